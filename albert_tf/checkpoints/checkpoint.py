@@ -2,9 +2,7 @@
 a report. No arithmetic is done on numbers: converting there and back changes no bit.
 
 A format is a module with `read(folder, ...)`, `check(checkpoint)`, which returns it in the
-form that is written, and `write(checkpoint, folder)`. `matched` reads a checkpoint by a
-table with one `Row` for each tensor, `in_theirs` gives the tensors to write, `as_format`
-the structure that a format needs.
+form that is written, and `write(checkpoint, folder)`. A table has a `Row` for each tensor.
 """
 
 import dataclasses
@@ -25,7 +23,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.head import Head
 from albert_tf.modeling.parameter_count import (
     POOLER, PROJECTION, Shape, encoder_shapes)
-from albert_tf.tokenization.cleaning import Rules
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # The known heads: name → the module that defines it, and a variable that every
 # checkpoint with this head has. To add a head, add a line here.
@@ -57,8 +55,7 @@ Group = Callable[[int, int, int], Optional[int]]  # layer, layers, groups → it
 
 @dataclasses.dataclass
 class Report:
-    """What became of every tensor; those that a model lacks, or that may be new, keep
-    their values when it is restored."""
+    """What became of every tensor."""
 
     source: str
     matched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → theirs
@@ -66,7 +63,7 @@ class Report:
     missing: list[str] = dataclasses.field(default_factory=list)  # ours
     notes: list[str] = dataclasses.field(default_factory=list)
     mismatched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → shapes
-    new: list[str] = dataclasses.field(default_factory=list)  # ours
+    new: list[str] = dataclasses.field(default_factory=list)  # ours, keep their values
 
     @property
     def unexpected(self) -> list[str]:
@@ -96,20 +93,8 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary:
-    """The arguments of a FullTokenizer."""
-
-    path: str
-    do_lower_case: bool = True
-    word_piece: bool = False
-    strip_accents: Optional[bool] = None  # this and the next as for FullTokenizer
-    rules: Optional[Rules] = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A model read from any format, in the common form. Tensors are float32, by the
-    original's names."""
+    """A model read from any format: float32 tensors by the original's names."""
 
     format: str
     config: AlbertConfig
@@ -118,7 +103,7 @@ class Checkpoint:
     report: Report
     labels: tuple[str, ...] = ()  # in the order of the outputs; () for one number
     problem_type: str = ""  # one of PROBLEMS, "" if the source does not tell
-    tokenizer: Any = None  # a FullTokenizer, or None if the folder has no vocabulary
+    tokenizer: Optional[FullTokenizer] = None  # if the folder has a vocabulary
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the task
     sentence: Any = None  # sentence_transformers.Sentence
     slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # moments
@@ -179,25 +164,21 @@ def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape
         head_of(*head).shapes(config) for head in heads.items()), encoder_shapes(config))
 
 
-def heads_in(shapes: Mapping[str, Shape], root_head: str = "",
-             name_of: Callable[[str], str] = str) -> dict[str, int]:
-    """Returns the heads that tensors belong to → their widths. `root_head` is that of
-    `output_weights`; `name_of` maps the original's names to those in `shapes`."""
+def with_heads(config: AlbertConfig, stored: Mapping[str, Tensor], root_head: str = "",
+               name_of: Callable[[str], str] = str) -> tuple[AlbertConfig, dict[str, int]]:
+    """Returns the config with `use_pooler` as the tensors tell it, and their heads → the
+    widths. `root_head` is that of `output_weights`; `name_of` gives the names there."""
     # 1 for a scalar, which is refused later.
-    return {name: head_of(name).width if head_of(name).fixed_width else math.prod(
-        shapes[name_of(variable)][:1]) for name, (_, variable) in HEADS.items()
-            if name_of(variable) in shapes and (
-                name not in ROOT_HEADS or name == (root_head or "classification"))}
-
-
-def read_pooler(heads: Iterable[str]) -> bool:
-    """Returns whether one of the heads reads the pooler's output."""
-    return any(head_of(name).reads == "pooled_output" for name in heads)
+    heads = {name: head_of(name).width if head_of(name).fixed_width else math.prod(
+        stored[name_of(variable)].shape[:1]) for name, (_, variable) in HEADS.items()
+             if name_of(variable) in stored and (
+                 name not in ROOT_HEADS or name == (root_head or "classification"))}
+    return config.replace(use_pooler=name_of(f"{POOLER}/kernel") in stored or any(
+        head_of(name).reads == "pooled_output" for name in heads)), heads
 
 
 def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Checkpoint:
-    """Returns the checkpoint without the heads in `why` (head → reason) or, with a single
-    reason, without any; adds the reasons to the report."""
+    """Returns the checkpoint without the heads in `why`, head → reason, or one for all."""
     if isinstance(why, str):
         why = dict.fromkeys(checkpoint.heads, why)
     heads = dict(checkpoint.heads)
@@ -233,9 +214,8 @@ class Row:
 
 def rows_of(config: AlbertConfig, heads: Mapping[str, int], name: Callable[[str], str],
             transposed: Sequence[str] = (), split: bool = False) -> list[Row]:
-    """Returns a table of tensors. `name` is our name → theirs; matrices with one of the
-    names, or ends of names, in `transposed` are [out, in]; with `split` there is an axis
-    for the attention heads."""
+    """Returns a table of tensors. `name` is our name → theirs; matrices whose names end in
+    one of `transposed` are [out, in]; with `split` attention heads have an axis."""
     rows, count = [], config.num_attention_heads
     for ours, shape in shapes_of(config, heads).items():
         theirs, is_transposed = shape, ours.endswith(tuple(transposed))
@@ -256,8 +236,7 @@ def part_of(ours: str, parts: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def changed(tensor: Tensor, shape: Shape, transposed: bool = True) -> Tensor:
-    """Returns the tensor in float32 (exact for the other TYPES), transposed or with a
-    different shape."""
+    """Returns the tensor in float32, transposed or with a different shape."""
     return Tensor(shape, lambda: np.ascontiguousarray(
         tensor.read().T if transposed else tensor.read().reshape(shape), np.float32))
 
@@ -271,12 +250,9 @@ def in_theirs(checkpoint: Checkpoint, rows: Iterable[Row]) -> dict[str, Tensor]:
 def matched(name: str, source: str, config: AlbertConfig, heads: Mapping[str, int],
             rows: Iterable[Row], theirs: Mapping[str, Tensor],
             dropped: Mapping[str, str], of_model: str, **fields: Any) -> Checkpoint:
-    """Returns the checkpoint in the format `name` whose tensors are `theirs`. Its
-    report says what became of each.
-
-    `dropped` has patterns of names in no row → why such a tensor is not needed. Others
-    that match the pattern `of_model` are refused, as are missing ones, shapes and types.
-    """
+    """Returns the checkpoint in the format `name` whose tensors are `theirs`. `dropped`
+    has patterns of names in no row → why such a tensor is not needed. Others that match
+    the pattern `of_model` are refused, as are missing ones, shapes and types."""
     report, remaining, tensors, wrong = Report(source), dict(theirs), {}, []
     for row in rows:
         tensor = remaining.pop(row.theirs, None)
@@ -306,8 +282,7 @@ def matched(name: str, source: str, config: AlbertConfig, heads: Mapping[str, in
 
 
 def check_groups(config: AlbertConfig, group: Group, where: str) -> None:
-    """Raises InputError if a format's formula assigns a layer to a different group than
-    the original implementation does."""
+    """Raises InputError if a format assigns a layer to a different group than we do."""
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     if any(group(layer, layers, groups) != config.group_of_layer(layer)
            for layer in range(layers)):
@@ -319,13 +294,12 @@ def check_groups(config: AlbertConfig, group: Group, where: str) -> None:
 def as_format(checkpoint: Checkpoint, name: str, projects: bool,
               group: Optional[Group] = None, needs_pooler: bool = False,
               **allowed: Iterable[Any]) -> Checkpoint:
-    """Returns the checkpoint with the structure that a format needs, or refuses what has
-    no counterpart there.
+    """Returns the checkpoint as a format needs it, or refuses what it cannot hold: values
+    of the config and of `head` that are not `allowed`, and groups (`check_groups`).
 
     Layers that share nothing become one group each. For E = H, an identity projection
     is added if the format projects even then (`projects`), and removed if it does not.
-    If the format `needs_pooler`, a missing one becomes zeros. `group` is as for
-    `check_groups`, `allowed` as for `refuse`: fields of the config, and `head`."""
+    If the format `needs_pooler`, a missing one becomes zeros."""
     config, tensors = checkpoint.config, dict(checkpoint.tensors)
     where, size = f"the format {name}", config.hidden_size
     if config.parameter_sharing == "none":

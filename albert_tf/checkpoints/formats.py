@@ -12,7 +12,6 @@ Models on hubs are fetched by name into the hub's own cache, with the hub's own 
 import dataclasses
 import importlib
 import json
-import math
 import os
 import re
 from typing import Any, Mapping, Optional, Sequence, Union
@@ -21,15 +20,14 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, folders
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, TYPES, Checkpoint, Report, Vocabulary, finite, head_of, some,
-    without_heads)
-from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
+    ROOT_HEADS, TYPES, Checkpoint, Report, finite, head_of, some, without_heads)
+from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.labels import relabelled
-from albert_tf.checkpoints.vocabulary import (
-    ROWS, TASK_FILE, settings_in, task_settings)
+from albert_tf.checkpoints.vocabulary import ROWS, TASK_FILE, task_settings
 from albert_tf.config import AlbertConfig, NAMED, refuse
 from albert_tf.errors import InputError, reason_of
 from albert_tf.files import StrPath
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Modules in the order in which they are tried, each with patterns of file names. A
@@ -77,14 +75,14 @@ def config_of(given: Config) -> Optional[AlbertConfig]:
 
 
 def read(path: str, config: Config = None, head: str = "",
-         vocabulary: Optional[Vocabulary] = None) -> Checkpoint:
+         vocabulary: Optional[FullTokenizer] = None) -> Checkpoint:
     """Reads the model that a path holds, in any format.
 
         read("albert-base-v2").tensors["bert/pooler/dense/bias"].read()
 
     `head`, one of ROOT_HEADS, names the head of `output_weights` in a TF1 checkpoint if
-    the folder does not say it; default: classification. `vocabulary` is for a folder
-    that has none.
+    the folder does not say it; default: classification. `vocabulary` is the tokenizer
+    for a folder that has none.
     """
     from albert_tf.checkpoints import tokenizer_files
 
@@ -104,10 +102,9 @@ def read(path: str, config: Config = None, head: str = "",
     checkpoint = _module(name).read(where, config_of(config),
                                     *([head] if name == "release" else ()))
     if vocabulary:
-        tokenizer_files.check_given(vocabulary.path, path)
-    tokenizer = (
-        tokenizer_files.tokenizer_of(vocabulary) if vocabulary else checkpoint.tokenizer
-        or tokenizer_files.find(path if files.is_folder(path) else os.path.dirname(path)))
+        tokenizer_files.check_given(vocabulary.vocabulary_path, path)
+    tokenizer = vocabulary or checkpoint.tokenizer or tokenizer_files.find(
+        path if files.is_folder(path) else os.path.dirname(path))
     if tokenizer:
         tokenizer_files.check(tokenizer, checkpoint.config.vocab_size)
         checkpoint = _without_padding(checkpoint, tokenizer.vocab_size)
@@ -303,8 +300,7 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
 def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
     """Returns the text of a model card; `source` is the path that the user gave."""
     config, carried = checkpoint.config, ""
-    path, results = (os.path.join(os.path.dirname(checkpoint.source), each)
-                     for each in (_CARD, "eval_results.json"))
+    path = os.path.join(os.path.dirname(checkpoint.source), _CARD)
     if files.exists(path):
         with files.open_binary(path) as stream:
             content = stream.read().decode("utf-8", "replace").replace("\r\n", "\n")
@@ -319,18 +315,6 @@ def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
     if source.startswith(HUGGING_FACE) and "base_model:" not in carried:
         base = source.removeprefix(HUGGING_FACE).partition("@")[0]
         lines += [f"base_model: {json.dumps(base, ensure_ascii=False)}"]
-    task, stored = checkpoint.settings.get("task"), settings_in(results) or {}
-    # Scores of another step, or of a head that is left out, are not the model's.
-    if task and pipeline in _PIPELINES.values() and stored.get("step") == checkpoint.step:
-        # YAML takes JSON, but reads 1e-05 as a string.
-        scores = [{"type": metric, "value": round(value, 4)}
-                  for metric, value in sorted(stored.items())
-                  if type(value) in (int, float) and math.isfinite(value)
-                  and metric not in ("step", "loss", NULL_THRESHOLD)]
-        lines += [f"metrics: {json.dumps([score['type'] for score in scores])}",
-                  "model-index: " + json.dumps([{"name": name, "results": [{
-                      "task": {"type": pipeline}, "dataset": {"name": task, "type": task},
-                      "metrics": scores}]}], ensure_ascii=False)]
     lines += [
         "---", "", f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "

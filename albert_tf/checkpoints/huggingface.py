@@ -17,8 +17,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Row, as_format, check_groups, heads_in, in_theirs,
-    label_count, matched, read_pooler, rows_of)
+    ROOT_HEADS, Checkpoint, Row, as_format, check_groups, in_theirs, label_count,
+    matched, rows_of, with_heads)
 from albert_tf.checkpoints.labels import outputs_of
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
@@ -141,12 +141,10 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
     if config is None:
         config = AlbertConfig.from_json_file(path)
-    pooled = f"{prefix}pooler.weight" in stored
     root = next((head for head in ROOT_HEADS if _CLASSES[head] in _classes(values)),
-                "classification" if pooled else "token_classification")
-    heads = heads_in({name: tensor.shape for name, tensor in stored.items()}, root,
-                     name_of)
-    config = config.replace(use_pooler=pooled or read_pooler(heads))
+                "classification" if f"{prefix}pooler.weight" in stored else
+                "token_classification")
+    config, heads = with_heads(config, stored, root, lambda ours: name_of(ours, prefix))
     check_groups(config, _group, path)
     checkpoint = matched(
         NAME, source, config, heads, _rows(config, heads, prefix), stored, _DROPPED,
@@ -257,34 +255,29 @@ GRAPH_NAMES = {"float32": "model.onnx", "float16": "model_fp16.onnx",
                "bfloat16": "model_fp16.onnx", "int8": "model_quantized.onnx"}
 
 
-def find_export(path: str) -> Optional[tuple[str, str]]:
-    """Returns the folder of an export, and the graph that the path names, "" if it names
-    the folder. Returns None for others, as for folders that hold weights, too, unless
-    the path names a graph."""
-    folder, graph = os.fspath(path), ""
-    if folder.endswith((".onnx", ".tflite")):
-        folder, graph = os.path.dirname(folder) or ".", folder
-    places = [os.path.dirname(folder) or "."] if graph and (
-        os.path.basename(folder) == GRAPHS) else []
-    for place in (*places, folder):
+def find_export(path: str) -> Optional[tuple[str, list[str]]]:
+    """Returns the folder of an export, and the graph that the path names, or all in the
+    folder. Returns None for others, as for folders that hold weights, too, unless the
+    path names a graph."""
+    folder, graph = os.path.split(path) if path.endswith((".onnx", ".tflite")) else (
+        path, "")
+    places = [folder or "."]
+    if graph and os.path.basename(folder) == GRAPHS:
+        places.insert(0, os.path.dirname(folder) or ".")
+    for place in places:
         names = files.names_in(place)
+        graphs = [path] if graph else [
+            os.path.join(each, name) for each in (os.path.join(place, GRAPHS), place)
+            for name in files.names_in(each) if name.endswith(".onnx")]
         if SETTINGS in names or CONFIG in names and (
-                graph.endswith(".onnx") if graph else _graphs_in(place)
+                graph.endswith(".onnx") if graph else graphs
                 and not {*_WEIGHTS, "model.weights.h5"} & {*names}):
-            return place, graph
+            return place, graphs
     return None
 
 
-def _graphs_in(folder: str) -> list[str]:
-    """Returns the paths of the ONNX files in a folder and its folder `onnx`."""
-    places = os.path.join(folder, GRAPHS), folder
-    return [os.path.join(place, name) for place in places
-            for name in files.names_in(place) if name.endswith(".onnx")]
-
-
-def files_of_export(folder: str, graph: str) -> list[str]:
+def files_of_export(folder: str, graphs: Sequence[str]) -> list[str]:
     """Returns the files of an export on which its answers depend."""
-    graphs = [graph] if graph else _graphs_in(folder)
     # A user's texts may be there, too. Large graphs have their weights in
     # model.onnx_data.
     return [*(os.path.join(folder, name) for name in files.names_in(folder)
@@ -294,9 +287,8 @@ def files_of_export(folder: str, graph: str) -> list[str]:
               for name in files.names_in(place or ".") if name.startswith(begin))]
 
 
-def graph_of(folder: str) -> str:
-    """Returns the path of the graph that a folder holds, of several by GRAPH_NAMES."""
-    graphs = _graphs_in(folder)
+def chosen_graph(folder: str, graphs: Sequence[str]) -> str:
+    """Returns the only one of an export's graphs, or of several by GRAPH_NAMES."""
     known = [path for name in GRAPH_NAMES.values() for path in graphs
              if os.path.basename(path) == name]
     if len(graphs) > 1 and not known:

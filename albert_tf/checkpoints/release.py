@@ -16,13 +16,13 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, as_format, head_of, heads_in, matched, part_of, read_pooler,
-    rows_of, shapes_of)
+    ROOT_HEADS, Checkpoint, as_format, head_of, matched, part_of, rows_of, shapes_of,
+    with_heads)
 from albert_tf.checkpoints.labels import outputs_of
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
 from albert_tf.errors import InputError
-from albert_tf.modeling.parameter_count import BLOCK, POOLER, QUERY_VECTOR, WORDS
+from albert_tf.modeling.parameter_count import BLOCK, QUERY_VECTOR, WORDS
 
 NAME = "tf1"
 _HUB_PREFIX = "module/"
@@ -86,11 +86,9 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     if any(name.startswith(_ZH_LAYER) for name in stored):
         config, stored = _from_zh(prefix, stored, config)
     settings = {**values, **task}
-    heads = heads_in({name: tensor.shape for name, tensor in stored.items()}, head or (
+    config, heads = with_heads(config, stored, head or (
         settings.get("head") if settings.get("head") in ROOT_HEADS else
         "multiple_choice" if settings.get("task") == "race" else ""))
-    config = config.replace(
-        use_pooler=f"{POOLER}/kernel" in stored or read_pooler(heads))
     step = stored.get("global_step", stored.get("iteration"))
     checkpoint = matched(
         kind, prefix, config, heads,

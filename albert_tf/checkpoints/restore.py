@@ -18,7 +18,7 @@ from albert_tf.checkpoints import (
     bundle, formats, labels as label_names, vocabulary)
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, UNEXPECTED, Vocabulary, check_finite, finite, head_of, some)
+    Checkpoint, Report, UNEXPECTED, check_finite, finite, head_of, some)
 from albert_tf.checkpoints.folders import (
     find_checkpoint, folder_of, write_tensors)
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
@@ -26,6 +26,7 @@ from albert_tf.errors import InputError
 from albert_tf.files import StrPath
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.models import AlbertWithHeads
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # The optimizer's state and the step, and the group in a variable's name.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
@@ -64,7 +65,7 @@ class Loaded(Checkpoint):
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
-         allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None) -> Loaded:
+         allow_nan: bool = False, vocabulary: Optional[FullTokenizer] = None) -> Loaded:
     """Loads the model in a folder, with its heads, tokenizer and labels. Arguments are
     as for serving.predict.load, whose model can also answer."""
     checkpoint = formats.read(path, config, head, vocabulary)
@@ -150,7 +151,7 @@ def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = Fals
         stored = bundle.by_names(source, model_only=True)
         # A run has its labels in task.json, a conversion in the config.
         folder = folder_of(source)
-        theirs = {**(vocabulary.settings_in(os.path.join(folder, CONFIG_FILE)) or {}),
+        theirs = {**vocabulary.settings_in(os.path.join(folder, CONFIG_FILE)),
                   **(vocabulary.task_settings(folder) or {})}.get("labels") or ()
     stored = label_names.ordered(labels, theirs, stored, source)
     # Hugging Face's masked language models have no pooler, which a task's head may need.

@@ -18,7 +18,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Vocabulary, changed, without_heads)
+    Checkpoint, changed, without_heads)
 from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
@@ -74,7 +74,7 @@ class Sentence:
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     where = os.path.join(folder, _modules(folder)[0][1])
     path = os.path.join(folder, _PROMPTS)
-    values = settings_in(path) or {}
+    values = settings_in(path)
     name = values.get("default_prompt_name")
     with reading(path, binary=True):
         if (values.get("prompts") or {}).get(name):
@@ -83,10 +83,10 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     checkpoint = without_heads(huggingface.read(where, config), _ENCODER_ONLY)
     sentence, flags, tokenizer = described(folder, checkpoint.config)
     path = os.path.join(where, "tokenizer.json")
-    found = {token.content for token in tokenizer.added} if tokenizer else ()
-    if symbols := [token["content"] for token in (
-            settings_in(path) or {}).get("added_tokens") or ()
-                   if token.get("special") is False and token["content"] not in found]:
+    known = {token.content for token in tokenizer.added} if tokenizer else ()
+    if symbols := [
+            token["content"] for token in settings_in(path).get("added_tokens") or ()
+            if token.get("special") is False and token["content"] not in known]:
         # As transformers 5 does by default.
         checkpoint.report.notes.append(
             f"{path} cuts {' '.join(symbols[:8])} out of the text first. Neither the "
@@ -122,8 +122,8 @@ def described(folder: str, config: AlbertConfig
     names = [name for name in files.names_in(where)
              if re.fullmatch(r"sentence_[\w-]+_config\.json", name)]
     settings = text_files.read_object(os.path.join(where, names[0])) if names else {}
-    longest, flags = settings.get("max_seq_length") or (settings_in(os.path.join(
-        where, "tokenizer_config.json")) or {}).get("model_max_length"), {}
+    longest, flags = settings.get("max_seq_length") or settings_in(os.path.join(
+        where, "tokenizer_config.json")).get("model_max_length"), {}
     if longest is not None:
         with reading(where, binary=True):
             flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
@@ -134,8 +134,8 @@ def described(folder: str, config: AlbertConfig
         path, word_piece = tokenizer.vocabulary_path, not tokenizer.uses_sentencepiece
         strips = tokenizer.strip_accents and (
             not word_piece or tokenizer.rules.strips_cased or hf_tokenizer.is_file(path))
-        tokenizer = tokenizer_files.tokenizer_of(Vocabulary(
-            path, True, word_piece, strips, tokenizer.rules))
+        tokenizer = FullTokenizer(
+            path, True, None if word_piece else path, strips, tokenizer.rules)
     return Sentence(pooling, tuple(layers)), flags, tokenizer
 
 

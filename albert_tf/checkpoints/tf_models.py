@@ -6,12 +6,13 @@ them. The kernels of attention have an axis for the attention heads.
 
 import os
 import re
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Row, as_format, in_theirs, matched, part_of, rows_of, without_heads)
+    Checkpoint, Row, as_format, in_theirs, matched, part_of, rows_of, with_heads,
+    without_heads)
 from albert_tf.checkpoints.folders import STATE_FILE
 from albert_tf.checkpoints.release import ORIGINAL, SIZES, published, sizes_in
 from albert_tf.config import AlbertConfig, CONFIG_FILE, refuse
@@ -21,6 +22,7 @@ from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS
 NAME = "tf_models"
 # Beginning of our name → of theirs.
 _PARTS = {
+    "": "bert/",
     WORDS: "word_embeddings/embeddings",
     "bert/embeddings/position_embeddings": "position_embedding/embeddings",
     "bert/embeddings/token_type_embeddings": "type_embeddings/embeddings",
@@ -34,7 +36,6 @@ _PARTS = {
         ("ffn_1/intermediate/output/dense", "output"),
         ("LayerNorm_1", "output_layer_norm"))},
     POOLER: "pooler_transform",
-    "cls/predictions": "bert/cls/predictions",
     "cls/predictions/output_bias": "bert/cls/predictions/output_bias/bias"}
 # What stands before a full name in a model with its own scope.
 _WITH_PREFIX = re.compile(
@@ -57,8 +58,8 @@ _SIZES = {size: (name_of(ours), axis) for size, (ours, axis) in {
     **SIZES, "num_attention_heads": (SIZES["hidden_size"][0], 1)}.items()}
 
 
-def _rows(config: AlbertConfig, heads: Iterable[str]) -> list[Row]:
-    return rows_of(config, dict.fromkeys(heads, 1), name_of, split=True)
+def _rows(config: AlbertConfig, heads: Mapping[str, int]) -> list[Row]:
+    return rows_of(config, heads, name_of, split=True)
 
 
 def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
@@ -72,8 +73,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         config = (AlbertConfig(**sizes, num_hidden_layers=layers) if layers
                   else published(prefix, sizes))
     refuse(vars(config), prefix, parameter_sharing=("all",), **_ONE_BLOCK)
-    config = config.replace(use_pooler="pooler_transform/kernel" in stored)
-    heads = {"masked_lm": 1} if name_of("cls/predictions/output_bias") in stored else {}
+    config, heads = with_heads(config, stored, name_of=name_of)
     return matched(NAME, prefix, config, heads, _rows(config, heads), stored, _DROPPED,
                    "transformer/|embedding")
 

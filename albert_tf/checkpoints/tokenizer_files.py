@@ -1,6 +1,5 @@
 """Finds and writes the tokenizer beside a checkpoint, in each format's files."""
 
-import dataclasses
 import json
 import os
 import re
@@ -10,7 +9,6 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.config import refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import hf_tokenizer
@@ -49,16 +47,17 @@ def find(folder: str) -> Optional[FullTokenizer]:
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder) or {}
-    stored = vocabulary.kept_beside(folder) or {}
+    stored = vocabulary.kept_beside(folder)
     path = os.path.join(folder, str(stored.get("file")))
     if files.exists(path) and {"vocabulary", "kind"} & {*task, *stored}:
         check_given(path, folder)  # A model that was trained here.
         stored = {**task.get("flags", {}), "kind": "WordPiece" if task.get(
             "vocabulary_flag") == "vocab_file" else "", **stored}
-        return tokenizer_of(Vocabulary(
-            path, stored.get("do_lower_case", True), stored["kind"] == "WordPiece",
-            stored.get("strip_accents"), Rules.of(stored.get("rules", {}), os.path.join(
-                folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE))))
+        return FullTokenizer(
+            path, stored.get("do_lower_case", True),
+            None if stored["kind"] == "WordPiece" else path, stored.get("strip_accents"),
+            Rules.of(stored.get("rules", {}), os.path.join(
+                folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)))
     if found := _in_files(folder):
         check_given(found.vocabulary_path, folder)
     return found
@@ -69,7 +68,7 @@ def _in_files(folder: str) -> Optional[FullTokenizer]:
     taken for the spiece.model beside it if the two do the same, else one of _PLACES."""
     names = files.names_in(folder)
     where, path = (os.path.join(folder, name) for name in (_CONFIG, _JSON))
-    config = vocabulary.settings_in(where) or {}
+    config = vocabulary.settings_in(where)
     kind = str(config.get("tokenizer_class") or "TokenizersBackend").removesuffix("Fast")
     refuse({**config, "tokenizer_class": kind}, where, tokenizer_class=_CLASSES,
            **_ONLY)
@@ -91,7 +90,7 @@ def _added(folder: str) -> list[AddedToken]:
     found = []
     for name in (_CONFIG, "special_tokens_map.json", "added_tokens.json"):
         path = os.path.join(folder, name)
-        content = vocabulary.settings_in(path) or {}
+        content = vocabulary.settings_in(path)
         with reading(path, binary=True):
             if name == "added_tokens.json":
                 found += [AddedToken(token, int(token_id), special=False)
@@ -112,7 +111,7 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
     """Returns a vocabulary file's tokenizer with the settings of a tokenizer_config.json,
     which may be this project's or Hugging Face's, or of a vocabulary.json."""
     lower = config.get("do_lower_case", True) is not False
-    settings = {**(vocabulary.kept_beside(os.path.dirname(path) or ".") or {}), **config}
+    settings = {**vocabulary.kept_beside(os.path.dirname(path) or "."), **config}
     strips, rules = settings.get("strip_accents"), Rules.of(settings.get("rules", {}), path)
     if "tokenizer_class" in config and "rules" not in config:
         if word_piece:
@@ -124,12 +123,12 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
             rules = Rules(quotes=True, all_marks=strips)
             added = [*added, *(AddedToken(symbol, normalized=False, special=False)
                                for symbol in _symbols(path))]
-    given = Vocabulary(path, lower, word_piece, strips, rules)
+    given = path, lower, None if word_piece else path, strips
+    tokenizer = FullTokenizer(*given, rules)
     if "rules" in config or not added:
-        return tokenizer_of(given)
-    added = added if word_piece else _beyond(tokenizer_of(given), added)
-    return tokenizer_of(dataclasses.replace(
-        given, rules=rules._replace(added=tuple(added))))
+        return tokenizer
+    added = added if word_piece else _beyond(tokenizer, added)
+    return FullTokenizer(*given, rules._replace(added=tuple(added)))
 
 
 def _symbols(path: str) -> set[str]:
@@ -162,10 +161,9 @@ def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> FullTok
             path, other)
         return tokenizer
     sign = "\u0939\u093f"  # a vowel sign
-    beside = tokenizer_of(Vocabulary(
-        other, tokenizer.do_lower_case, False, tokenizer.strip_accents, Rules(
-            quotes=tokenizer.normalized("``") == '"',
-            all_marks=tokenizer.normalized(sign) == sign[0])))
+    beside = FullTokenizer(None, tokenizer.do_lower_case, other, tokenizer.strip_accents,
+                           Rules(quotes=tokenizer.normalized("``") == '"',
+                                 all_marks=tokenizer.normalized(sign) == sign[0]))
     # Tokenizers that clean text differently split it differently. It has no punctuation,
     # which "added tokens" would be.
     probe = f"Ż\u0301A {sign} ½ ﬁ Ａ\u3000\u2028b\x01c"
@@ -173,12 +171,6 @@ def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> FullTok
     same = not _beyond(beside, tokenizer.added) and [*tokenizer.vocab] == [
         *beside.vocab] and tokenizer.encode(probe) == beside.encode(probe)
     return beside if same else tokenizer
-
-
-def tokenizer_of(found: Vocabulary) -> FullTokenizer:
-    flag = "vocab_file" if found.word_piece else "spm_model_file"
-    return FullTokenizer(do_lower_case=found.do_lower_case, rules=found.rules,
-                         strip_accents=found.strip_accents, **{flag: found.path})
 
 
 def check_given(path: str, model: str) -> None:

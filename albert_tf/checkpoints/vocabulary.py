@@ -47,8 +47,8 @@ def file_of(vocabulary: Mapping[str, Any], places: Sequence[str]) -> Optional[st
                  and files.sha256(path) == vocabulary["sha256"]), None)
 
 
-def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
-    """Returns the vocabulary recorded beside a checkpoint or in a folder, or None."""
+def kept_beside(checkpoint: str) -> dict[str, Any]:
+    """Returns the vocabulary recorded beside a checkpoint or in a folder, or {}."""
     folder = folder_of(checkpoint)
     task = task_settings(folder) or {}
     return task.get("vocabulary") or settings_in(os.path.join(folder, VOCABULARY_FILE))
@@ -58,7 +58,7 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
     """Returns the settings in the folder of a fine-tuned model or of what was made of
     it, or None."""
     task = settings_in(path := os.path.join(folder, TASK_FILE))
-    if task is None or "class_name" in task:  # keras-hub's file of the same name.
+    if not task or "class_name" in task:  # keras-hub's file of the same name.
         return None
     check_settings(task, path)
     return task
@@ -86,9 +86,9 @@ def check_settings(task: Mapping[str, Any], path: str) -> None:
             raise ValueError("labels, file or flag of the vocabulary are no texts")
 
 
-def settings_in(path: str) -> Optional[dict[str, Any]]:
-    """Returns the object in a JSON file, or None if the file does not exist."""
-    return text_files.read_object(path) if files.exists(path) else None
+def settings_in(path: str) -> dict[str, Any]:
+    """Returns the object in a JSON file, or {} if the file does not exist."""
+    return text_files.read_object(path) if files.exists(path) else {}
 
 
 def check_file(kept: Mapping[str, Any], path: str, sha256: str, where: str) -> None:

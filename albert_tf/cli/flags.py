@@ -12,7 +12,6 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     NULL_THRESHOLD_FILE, checkpoint_of, chosen_checkpoint, find_checkpoint, folder_of,
     holds_checkpoint)
@@ -338,14 +337,14 @@ def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in values.items()}}
 
 
-def vocabulary() -> Optional[Vocabulary]:
-    """Returns the vocabulary given by the flags, or None."""
+def vocabulary() -> Optional[FullTokenizer]:
+    """Returns the tokenizer given by the flags, or None."""
     values = flags.FLAGS
     path = values.spm_model_file or values.vocab_file
     if not path:
         return None
     lower_as_stated(path)
-    return Vocabulary(path, values.do_lower_case, not values.spm_model_file)
+    return FullTokenizer(values.vocab_file, values.do_lower_case, values.spm_model_file)
 
 
 def model_files() -> list[str]:

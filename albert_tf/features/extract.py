@@ -15,7 +15,6 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.features.options import PIECES, Options, Row
 from albert_tf.jobs.progress import Progress
@@ -23,6 +22,7 @@ from albert_tf.jobs.work_folder import WorkFolder, state_of
 from albert_tf.rows import import_pyarrow
 from albert_tf.text import inputs as text_inputs
 from albert_tf.text.inputs import Input
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 Reader = Callable[[str], Iterator[Input]]
 
@@ -54,7 +54,7 @@ def texts(paths: Iterable[str], read: Reader = text_inputs.read,
         raise InputError("--input_file: there is no text in it.")
 
 
-def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary],
+def _loaded(model: str, options: Options, vocabulary: Optional[FullTokenizer],
             config: formats.Config = None) -> Any:
     from albert_tf.checkpoints.restore import load  # Late: it loads TensorFlow.
     from albert_tf.features import vectors
@@ -67,7 +67,7 @@ def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
 
 
 def stream(model: str, paths: Sequence[str], options: Options = Options(),
-           held: int = 1024, vocabulary: Optional[Vocabulary] = None,
+           held: int = 1024, vocabulary: Optional[FullTokenizer] = None,
            read: Reader = text_inputs.read, same_ids: bool = False,
            progress: Optional[Progress] = None, config: formats.Config = None
            ) -> Iterator[Row]:
@@ -86,7 +86,7 @@ def stream(model: str, paths: Sequence[str], options: Options = Options(),
 
 def extract(model: str, input_files: Sequence[str], output_file: str,
             options: Options = Options(), *, work_dir: Optional[str] = None,
-            vocabulary: Optional[Vocabulary] = None, unit_texts: int = 1024,
+            vocabulary: Optional[FullTokenizer] = None, unit_texts: int = 1024,
             read: Reader = text_inputs.read) -> None:
     """Writes the vectors of the texts in files into a new .jsonl, .npz or .parquet file.
     If JSON lines are written, a run that was stopped is resumed, unless it reads a
@@ -94,7 +94,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
 
         extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
 
-    `vocabulary` is that of a folder without one, `work_dir` the folder for unfinished
+    `vocabulary` is the tokenizer of a folder without one, `work_dir` the folder for unfinished
     JSON lines. At most `unit_texts` texts are computed at a time; `read` yields those of
     a file.
     """

@@ -18,7 +18,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import checkpoint, formats, huggingface, restore
-from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
+from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
@@ -29,6 +29,7 @@ from albert_tf.serving import engines, runtimes
 from albert_tf.serving.options import Ask, AskOptions
 from albert_tf.text import inputs as text_inputs
 from albert_tf.tokenization import sequences
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # Tasks that are the default only if the model has no head for another, in this order.
 _LAST = ("fill-mask", "order", "embed")
@@ -201,7 +202,7 @@ class Model(restore.Loaded):
 
 
 def load(path: files.StrPath, config: formats.Config = None, head: str = "",
-         allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None,
+         allow_nan: bool = False, vocabulary: Optional[FullTokenizer] = None,
          engine: str = engines.TENSORFLOW) -> Model:
     """Loads the model in a folder, with its heads, tokenizer and labels.
 
@@ -219,7 +220,7 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
         published name.
       head: the head of `output_weights`, as for formats.read.
       allow_nan: accept weights that are NaN or infinite.
-      vocabulary: the tokenizer's file, for a folder without one.
+      vocabulary: the tokenizer, for a folder without one.
       engine: what answers the task of the model's head, as for engines.use: with
         "auto", the fastest installed engine for short requests. Its export is kept
         beside the model; later changes of `model` do not change it.

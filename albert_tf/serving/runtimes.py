@@ -19,10 +19,11 @@ import tensorflow as tf
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     huggingface, sentence_transformers, tokenizer_files, vocabulary)
-from albert_tf.checkpoints.checkpoint import Report, Vocabulary, head_of
+from albert_tf.checkpoints.checkpoint import Report, head_of
 from albert_tf.checkpoints.labels import LABELS_FILE, outputs_of
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reading, reason_of
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 TFLITE = "model.tflite"
 # transformers' names of a model's inputs → ours.
@@ -37,10 +38,10 @@ def graph_name(form: str, precision: str) -> str:
         huggingface.GRAPHS, huggingface.GRAPH_NAMES[precision])
 
 
-def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
+def read(path: str, given: Optional[FullTokenizer] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
-    folder, graph = huggingface.find_export(path) or (path, "")
+    folder, graphs = huggingface.find_export(path) or (path, [])
     own = os.path.join(folder, huggingface.SETTINGS)
     is_own = files.exists(own)
     stored = text_files.read_object(own) if is_own else {
@@ -49,8 +50,8 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
         form, precision, task, heads = (
             stored[name] for name in ("format", "precision", "task", "heads"))
         threshold, engine_of = float(stored["threshold"]), FORMS[form]
-        graph = graph or (os.path.join(folder, graph_name(form, precision)) if is_own
-                          else huggingface.graph_of(folder))
+        graph = os.path.join(folder, graph_name(form, precision)) if (
+            is_own and path not in graphs) else huggingface.chosen_graph(folder, graphs)
     needed(form, engine_of.readers)
     where = os.path.join(folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG)
     values, config = text_files.read_object(where), AlbertConfig.from_json_file(where)
@@ -72,8 +73,7 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
         labels = [line for _, line in text_files.read_lines(listed)]
     elif not is_own or "id2label" in values:
         labels = huggingface.labels_of(values, answering, where)
-    tokenizer = tokenizer_files.tokenizer_of(given) if given else (
-        tokenizer or tokenizer_files.find(folder))
+    tokenizer = given or tokenizer or tokenizer_files.find(folder)
     if tokenizer:
         tokenizer_files.check(tokenizer, config.vocab_size)
     return {

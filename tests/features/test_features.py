@@ -3,7 +3,6 @@
 Parquet needs pyarrow; its tests are skipped without.
 """
 
-import dataclasses
 import functools
 import json
 import os
@@ -17,11 +16,11 @@ import pytest
 
 import albert_tf
 from albert_tf import files
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.features import extract as job, vectors as features
 from albert_tf.features.options import Options
 from albert_tf.text import inputs
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.commands import run_commands
 from tests.serving import tiny_models
 
@@ -205,8 +204,8 @@ def test_a_run_that_was_stopped_is_resumed(model, tmp_path, monkeypatch):
 
 def test_another_text_begins_anew_and_other_options_are_refused(
         model, tmp_path, monkeypatch):
-    given = Vocabulary(str(tiny_models.SPM), True, False)
-    cased = dataclasses.replace(given, do_lower_case=False)
+    given, cased = (FullTokenizer(None, lower, str(tiny_models.SPM))
+                    for lower in (True, False))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "copyfileobj", mock.Mock(side_effect=KeyboardInterrupt))
         extract(model, tmp_path, "out.jsonl", ("mean",), vocabulary=given)
@@ -303,10 +302,9 @@ def test_a_folder_without_its_vocabulary(model, tmp_path):
     (named / "task.json").unlink(missing_ok=True)
     (named / "vocabulary.json").write_text(
         json.dumps({"file": "other.model", "sha256": "0" * 64}))
-    given = Vocabulary(str(tiny_models.SPM), True, False)
+    given = FullTokenizer(spm_model_file=str(tiny_models.SPM))
     for folder, vocabulary, pattern in (
             (bare, None, "/bare/.*: .*--spm_model_file"),
-            (bare, Vocabulary("/no/spm.model", True, False), "/no/spm.model"),
             (named, given, "/named, .* other.model")):
         with pytest.raises(InputError, match=pattern):
             extract(str(folder), tmp_path, "out.jsonl", vocabulary=vocabulary)

@@ -9,7 +9,6 @@ import pytest
 import tokenizers
 
 from albert_tf.checkpoints import tokenizer_files
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer, model_proto
@@ -255,8 +254,7 @@ def test_vocabularies_given_by_their_path(tmp_path):
     other = tmp_path / "spm.model"
     other.write_bytes((tmp_path / "tokenizer.json").read_bytes())
     assert not loaded(str(other), UNIGRAM).do_lower_case
-    found = Vocabulary(written(tmp_path, UNIGRAM, sequence(LOWER)), None)
-    assert tokenizer_files.tokenizer_of(found).do_lower_case
+    assert loaded(written(tmp_path, UNIGRAM, sequence(LOWER)), UNIGRAM).do_lower_case
 
 
 SPM = str(FIXTURES / "spm" / "en4k.model")
