@@ -1,15 +1,14 @@
 """Reads TensorFlow's checkpoint files with NumPy alone, and writes them by TensorFlow.
 
-A checkpoint consists of "PREFIX.index", a sorted table of name → type, shape and
-position, and of data files with the numbers, which are read when they are asked for. It
-is a LevelDB table: blocks of entries whose keys leave out the prefix shared with the
-previous key, then a block that lists the blocks, and a footer that points to it.
+"PREFIX.index" is a LevelDB table of name → type, shape and position in a data file:
+blocks of entries whose keys leave out the prefix shared with the previous key, then a
+block that lists the blocks, and a footer that points to it.
 """
 
 import dataclasses
 import functools
 import struct
-from typing import Callable, Iterable, Iterator, Mapping, Optional
+from typing import Callable, Iterable, Iterator, Mapping
 
 import google_crc32c
 import ml_dtypes
@@ -23,9 +22,9 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 # TensorFlow's DataType → NumPy's type.
-_STRING = 7
+_STRING = np.dtype(object)
 _TYPES = {number: np.dtype(name) for number, name in {
-    1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?",
+    1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 7: "O", 9: "<i8", 10: "?",
     14: ml_dtypes.bfloat16, 17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}.items()}
 # Children of a Keras model that hold none of its weights.
 _NO_WEIGHTS = ("optimizer", "keras_api")
@@ -43,11 +42,9 @@ class Tensor:
     def of(cls, array: np.ndarray) -> "Tensor":
         return cls(array.shape, lambda: array, array.dtype.name)
 
-    def then(self, change: Callable[[np.ndarray], np.ndarray],
-             shape: Optional[tuple[int, ...]] = None) -> "Tensor":
-        """Returns the tensor with its numbers changed when they are read."""
-        return Tensor(self.shape if shape is None else shape,
-                      lambda: change(self.read()), self.dtype)
+    def then(self, change: Callable[[np.ndarray], np.ndarray], *shape: int) -> "Tensor":
+        """Returns the tensor with its numbers, and its shape, changed when it is read."""
+        return Tensor(shape or self.shape, lambda: change(self.read()), self.dtype)
 
 
 def in_file(path: str, shape: Iterable[int], read: Callable[[], np.ndarray],
@@ -153,7 +150,7 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
     # A TensorShapeProto, whose field 2 is dim, whose field 1 is size.
     shape = tuple(dict(fields(dim)).get(1, 0)
                   for key, dim in fields(values.get(2, b"")) if key == 2)
-    kind, offset, size = values.get(1, 0), values.get(4, 0), values.get(5, 0)
+    kind, offset, size = _TYPES.get(values.get(1)), values.get(4, 0), values.get(5, 0)
     path = f"{prefix}.data-{values.get(3, 0):05d}-of-{shards:05d}"
     if offset + size > size_of(path):  # Noticed now, not after hours.
         files.open_binary(path).close()  # What is no data at all is named first.
@@ -163,32 +160,27 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
         with files.open_binary(path) as stream:
             stream.seek(offset)
             raw = stream.read(size)
-        if kind == _STRING and shape == ():
+        if kind is None:
+            raise ValueError(f"the type of the tensor {name} is not supported")
+        if kind == _STRING:
             # The length, its checksum, and the text. The tensor's checksum covers the
             # same, with the length in 32 bits.
             (length,), place = _varints(raw, 0, 1)
             raw = struct.pack("<I", length & 0xFFFFFFFF) + raw[place:]
-        elif kind not in _TYPES:
-            raise ValueError(f"the type of the tensor {name} is not supported")
         if _masked_crc(raw) != int.from_bytes(values.get(6, b""), "little"):
             raise ValueError(f"the tensor {name} has a wrong checksum")
-        if kind == _STRING:
-            return np.array(raw[8:], object)
-        return np.frombuffer(raw, _TYPES[kind]).reshape(shape)
+        return np.array(raw[8:], object) if kind == _STRING else np.frombuffer(
+            raw, kind).reshape(shape)
 
-    return in_file(path, shape, read_array, _TYPES[kind].name if kind in _TYPES else
-                   "string" if kind == _STRING else "unknown")
+    return in_file(path, shape, read_array, kind.name if kind else "unknown")
 
 
 # ---- objects ---------------------------------------------------------------
 
 
 def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
-    """Returns the tensors of a checkpoint by the full names of their variables, for
-    name-based checkpoints of TensorFlow 1 and for object-based ones.
-
-    With `model_only` only those of the object `model`, or all if there is none.
-    """
+    """Returns the tensors of a checkpoint, name-based or object-based, by the full names
+    of their variables; with `model_only` those of the object `model`, if there is one."""
     tensors = read(prefix)
     if OBJECT_GRAPH not in tensors:
         return tensors

@@ -1,7 +1,5 @@
-"""Folders of runs and of checkpoints: finding the checkpoint that a path stands for,
-reading its tensors, writing a checkpoint completely or not at all, and the names of all
-files that a run writes into its output_dir. It replaces them, and therefore starts only
-in a folder that holds none of them, or that has RUN_FILE.
+"""Folders of runs and of checkpoints: which checkpoint a path stands for, reading and
+writing one completely, and the names of all files that a run writes, and replaces.
 
 A checkpoint is named by its prefix, "run/model.ckpt-500", before ".index" and
 ".data-00000-of-00001". TensorFlow is imported late.
@@ -64,28 +62,24 @@ def holds_checkpoint(folder: str) -> bool:
 def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
                   ) -> Optional[str]:
     """Returns the prefix of a run's best checkpoint if `best` and there is one, else of
-    the latest that its folder lists, None if the folder never held a checkpoint.
-
-    Without the list, the only checkpoint is used, the best not `to_train`. Else it is an
-    error if the list names none that exists: a new start would overwrite what can be
-    repaired.
-    """
-    best_prefix = os.path.join(folder, BEST_CHECKPOINT)
-    has_best = files.exists(f"{best_prefix}.index")
+    the latest that its folder lists, else of the only one, but the best not `to_train`;
+    None if the folder never held a checkpoint. If the list names none that exists, a new
+    start would overwrite what can be repaired."""
+    names, best_prefix = files.names_in(folder), os.path.join(folder, BEST_CHECKPOINT)
+    has_best = f"{BEST_CHECKPOINT}.index" in names
     if best and has_best:
         return best_prefix
     latest = _latest(folder)
     if latest and files.exists(f"{latest}.index"):
         return latest
-    state_file = os.path.join(folder, STATE_FILE)
-    if not files.exists(state_file):
-        indices = [*filter(_INDEX.fullmatch, files.names_in(folder))]
+    if STATE_FILE not in names:
+        indices = [*filter(_INDEX.fullmatch, names)]
         if len(indices) == 1:  # A run was killed before it listed its first checkpoint.
             return os.path.join(folder, indices[0].removesuffix(".index"))
         if not indices and not (has_best and to_train):
             return best_prefix if has_best else None
     raise InputError(
-        f"{state_file} does not name a checkpoint that exists"
+        f"{os.path.join(folder, STATE_FILE)} does not name a checkpoint that exists"
         f"{f' (it names {latest})' if latest else ''}. Without it, a new run would "
         f"write over the checkpoints in the folder. Restore the file, {EARLIER}.")
 
@@ -122,8 +116,7 @@ def folder_of(path: str) -> str:
 
 def find(path: str) -> Optional[str]:
     """Returns the prefix of the checkpoint that a path stands for, or None: a prefix, one
-    of its files, or a folder of checkpoints (the best, else the latest listed, else the
-    only one) or of a SavedModel."""
+    of its files, a folder of checkpoints (its best, latest or only one) or SavedModel."""
     prefix = _SUFFIX.sub("", path)
     if files.exists(f"{prefix}.index"):
         return prefix
@@ -154,8 +147,7 @@ def find_checkpoint(path: StrPath) -> str:
         return prefix
     raise InputError(
         f"{path}: there is no checkpoint: neither {_SUFFIX.sub('', path)}.index nor a "
-        f"folder with {BEST_CHECKPOINT} or what its file '{STATE_FILE}' names; "
-        f"{ADVICE}.")
+        f"folder with {BEST_CHECKPOINT} or what its file '{STATE_FILE}' names; {ADVICE}.")
 
 
 def _files_of(prefix: str) -> list[str]:
@@ -170,8 +162,7 @@ def _files_of(prefix: str) -> list[str]:
 
 
 def read_tensors(path: StrPath) -> dict[str, np.ndarray]:
-    """Returns all tensors of a checkpoint by the original implementation's names; from an
-    object-based one only its `model`, if it has one. `path` as for find_checkpoint."""
+    """Returns all tensors of a checkpoint, or of its object `model`, by their names."""
     tensors = bundle.by_names(find_checkpoint(path), model_only=True)
     # Copied, so that they can be written to.
     return {name: np.array(tensors[name].read()) for name in sorted(tensors)}
@@ -216,8 +207,8 @@ def copy_whole(source: str, prefix: str) -> None:
 
 
 def _write_then_rename(prefix: StrPath, write: Callable[[str], object]) -> None:
-    """Writes the files under temporary names, then renames them, last the index: if the
-    process is killed between two renames, the checksums in the old one do not fit."""
+    """Writes the files under temporary names, then renames them, last the index: after a
+    kill between two renames, the checksums in the old one do not fit."""
     import tensorflow as tf
 
     prefix = os.fspath(prefix)
@@ -252,9 +243,9 @@ def tasks() -> dict[str, tuple[str, ...]]:
 
 def is_of_run(name: str, of: Optional[Iterable[str]] = None) -> bool:
     """Returns whether pretraining, or one of these tasks (default: any), writes it."""
-    return bool(re.fullmatch("|".join((*_MODEL, *_RUN, *(
-        pattern for task in (tasks() if of is None else of)
-        for pattern in tasks()[task]))), name))
+    more = [pattern for task in (tasks() if of is None else of)
+            for pattern in tasks()[task]]
+    return bool(re.fullmatch("|".join((*_MODEL, *_RUN, *more)), name))
 
 
 def files_of_run(folder: str) -> list[str]:

@@ -1,8 +1,5 @@
 """Finds the format of a path, reads the model in it into the common form, and converts it,
-with heads, labels and tokenizer. A format's module is imported only when it is needed.
-
-The model card (README.md) of a conversion repeats facts that the source's folder holds.
-Models on hubs are fetched by name into the hub's own cache, with the hub's own package:
+with heads, labels and tokenizer. Models on hubs are fetched by the hub's own package:
 
     hf://owner/name, hf://owner/name@revision     huggingface_hub
     kaggle://owner/model/framework/variation      kagglehub
@@ -120,7 +117,7 @@ def _without_padding(checkpoint: Checkpoint, tokens: int) -> Checkpoint:
         return checkpoint
 
     def cut(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.then(lambda rows: rows[:tokens], (tokens, *tensor.shape[1:]))
+        return {name: tensor.then(lambda rows: rows[:tokens], tokens, *tensor.shape[1:])
                 if name.startswith(ROWS) else tensor for name, tensor in tensors.items()}
 
     checkpoint.report.notes.append(
@@ -158,8 +155,7 @@ def folder_of_model(path: str) -> str:
 
 
 def is_foreign(path: str) -> bool:
-    """Returns whether a path holds a model of another format than plain checkpoints with
-    the original implementation's names."""
+    """Returns whether a path holds anything but a checkpoint with the original's names."""
     path = _whole(os.fspath(path))
     try:
         name, where = ("hub", path) if is_hub(path) else _recognised(path)
@@ -177,8 +173,7 @@ def is_hub(path: str) -> bool:
 
 
 def located(path: StrPath) -> str:
-    """Returns the folder or checkpoint on this machine that a path stands for, which is
-    fetched if it is a hub's name."""
+    """Returns a path's folder or checkpoint on this machine; fetches a hub's model."""
     path = files.expanded(path)
     if re.match("https?://", path) and not is_hub(path):
         raise InputError(f"{path}: fetching from this address is not supported; give "

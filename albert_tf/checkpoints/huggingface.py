@@ -1,6 +1,5 @@
 """Hugging Face's folders: config.json and model.safetensors or pytorch_model.bin, or
-shards, which an index lists. The matrix of a dense layer is transposed there, [out, in];
-all else is as in the original implementation, with different names.
+shards, which an index lists. The matrix of a dense layer is transposed there, [out, in].
 
 Exports for other engines have, in place of the weights, the folder `onnx` with the graphs
 (GRAPH_NAMES) and, if export_model.py wrote them, portable.json and task.json.
@@ -54,8 +53,7 @@ def _group(layer: int, layers: int, groups: int) -> int:
 
 
 def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our keys and values for those of a config.json. Keys without effect here,
-    known or not, are kept under "huggingface", to be written back."""
+    """Returns our values for those of a config.json, and others under "huggingface"."""
     values = {**_DEFAULTS, **values}
     refuse(values, "config", model_type=("albert",), hidden_act=_ACTIVATIONS,
            position_embedding_type=("absolute",))
@@ -300,8 +298,8 @@ def chosen_graph(folder: str, graphs: Sequence[str]) -> str:
 
 def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
                      path: str) -> dict[str, int]:
-    """Returns the head whose `outputs` (name → shape) the ONNX graph at `path` computes
-    → its width; {} if it computes hidden states. `values` are those of config.json."""
+    """Returns the head whose `outputs` (name → shape) an ONNX graph computes → its width;
+    {} if it computes hidden states. `values` are those of config.json."""
     classes, shape = _classes(values), outputs.get("logits") or ()
     # A graph may leave the last axis of the logits open.
     width = shape[-1] if shape and isinstance(shape[-1], int) else len(

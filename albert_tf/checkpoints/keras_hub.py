@@ -30,7 +30,6 @@ CONFIG, TASK = "config.json", "task.json"
 # The key in CONFIG of what the format has no place for: labels, and how texts are read.
 SETTINGS = "albert_tf"
 WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
-MASKED_LM_EPSILON = 1e-5
 
 # Beginning of our name, or of its part behind that of a block → keras-hub's layer.
 _PARTS = {
@@ -61,16 +60,9 @@ _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "intermediate_dim": "intermediate_size",
            "max_sequence_length": "max_position_embeddings",
            "num_segments": "type_vocab_size"}
-# Head → the class of keras-hub's task, the learning rate of its optimizer, which is
-# expected in TASK_WEIGHTS, as is the step, and settings of its preprocessor.
-_TASKS: dict[str, tuple[str, float, dict[str, Any]]] = {
-    "masked_lm": ("AlbertMaskedLM", 5e-5, {
-        "mask_selection_rate": 0.15, "mask_selection_length": 96,
-        "mask_token_rate": 0.8, "random_token_rate": 0.1}),
-    "classification": ("AlbertTextClassifier", 1e-5, {})}
-_HEADS = {**{kind: head for head, (kind, *_) in _TASKS.items()},
-          "AlbertClassifier": "classification"}
-
+# keras-hub's classes of tasks → their heads. The last one is written.
+_HEADS = {"AlbertMaskedLM": "masked_lm", "AlbertClassifier": "classification",
+          "AlbertTextClassifier": "classification"}
 _DROPPED = {f"^({TASK_WEIGHTS}:)?optimizer/": "state of the training"}
 
 
@@ -112,12 +104,12 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     heads, notes = {}, []
     if files.exists(task):
         kind, values, _ = _description(task, _HEADS)
-        of_task = tensor_files.read_h5(of_head)
-        stored |= {f"{TASK_WEIGHTS}:{name}": tensor for name, tensor in of_task.items()}
+        stored |= {f"{TASK_WEIGHTS}:{name}": tensor
+                   for name, tensor in tensor_files.read_h5(of_head).items()}
         bias = stored.get(name_of("output_bias", 1))
         heads = {_HEADS[kind]: math.prod(bias.shape[:1]) if bias else 1}
         if "masked_lm" in heads:
-            config = config.replace(masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
+            config = config.replace(masked_lm_layer_norm_eps=1e-5)
         activation = values.get("activation") or "linear"
         if "classification" in heads and activation == "sigmoid":
             settings = {**settings, "problem_type": SEVERAL_LABELS}
@@ -148,19 +140,15 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                      "hidden_dropout_prob")
     checkpoint = without_heads(checkpoint, {
         "sentence_order": "keras-hub has no sentence-order head"})
-    if len(checkpoint.heads) > 1:
-        raise InputError("a preset of keras-hub has one task, but the model has the heads "
-                         f"{', '.join(checkpoint.heads)}; leave them out (--encoder_only).")
     return as_format(
-        checkpoint, NAME, True, _group, needs_pooler=True, head=_TASKS,
-        hidden_act=("gelu",), layer_norm_eps=(1e-12,), masked_lm_layer_norm_eps=(
-            MASKED_LM_EPSILON if "masked_lm" in checkpoint.heads else 1e-12,))
+        checkpoint, NAME, True, _group, needs_pooler=True, head=("classification",),
+        hidden_act=("gelu",), layer_norm_eps=(1e-12,))
 
 
 def _described(kind: str, values: Mapping[str, Any], dtype: str = "") -> dict[str, Any]:
     """Returns the description of a Keras object; with `dtype`, that of a layer."""
-    # In snake case: "AlbertMaskedLM" → "albert_masked_lm".
-    name = re.sub("(?<=[a-z])(?=[A-Z])|(?=[A-Z][a-z])(?!^)", "_", kind).lower()
+    # In snake case: "AlbertTextClassifier" → "albert_text_classifier".
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", kind).lower()
     layer = {"trainable": True, "dtype": {
         "module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype},
         "registered_name": None}} if dtype else {}
@@ -170,16 +158,14 @@ def _described(kind: str, values: Mapping[str, Any], dtype: str = "") -> dict[st
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    config, heads = checkpoint.config, checkpoint.heads
-    kind, rate, settings = _TASKS[next(iter(heads), "classification")]
-    backbone = _described("AlbertBackbone", {
+    config, (*_, kind) = checkpoint.config, _HEADS
+    described = {CONFIG: _described("AlbertBackbone", {
         **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
-        "dropout": config.hidden_dropout_prob}, "float32")
-    described = {CONFIG: backbone, "metadata.json": {
-        "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
-        "parameter_count": count_parameters(config)["with pooler"],
-        "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
-        "tasks": ["MaskedLM", "TextClassifier"]}}
+        "dropout": config.hidden_dropout_prob}, "float32"), "metadata.json": {
+            "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
+            "parameter_count": count_parameters(config)["with pooler"],
+            "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
+            "tasks": ["MaskedLM", "TextClassifier"]}}
     # AlbertTokenizer does not support WordPiece.
     if checkpoint.tokenizer and checkpoint.tokenizer.uses_sentencepiece:
         path = os.path.join(folder, tokenizer_files.KERAS_MODEL)
@@ -189,28 +175,26 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "config_file": "tokenizer.json", "proto": None, "sequence_length": None,
             "add_bos": False, "add_eos": False}, "int32")
         described["preprocessor.json"] = _described(f"{kind}Preprocessor", {
-            "tokenizer": described["tokenizer.json"],
-            "config_file": "preprocessor.json",
+            "tokenizer": described["tokenizer.json"], "config_file": "preprocessor.json",
             "sequence_length": checkpoint.max_seq_length,
-            "truncate": "round_robin", **settings}, "float32")
-    tensors = in_theirs(checkpoint, _rows(config, heads))
-    of_head = {name: tensors.pop(name) for name in [*tensors]
+            "truncate": "round_robin"}, "float32")
+    weights = in_theirs(checkpoint, _rows(config, checkpoint.heads))
+    of_head = {name.partition(":")[2]: weights.pop(name) for name in [*weights]
                if name.startswith(TASK_WEIGHTS)}
-    tensor_files.write_h5(os.path.join(folder, WEIGHTS), tensors)
-    for head, outputs in heads.items():
+    tensor_files.write_h5(os.path.join(folder, WEIGHTS), weights)
+    for outputs in checkpoint.heads.values():
         described[TASK] = _described(kind, {
-            "backbone": backbone, "preprocessor": described.get("preprocessor.json"),
-            **({} if head == "masked_lm" else {
-                "num_classes": outputs, "activation": "sigmoid" if (
-                    checkpoint.problem_type == SEVERAL_LABELS) else "linear",
-                "dropout": 0.1})})
-        tensor_files.write_h5(os.path.join(folder, TASK_WEIGHTS), {
-            **{name.partition(":")[2]: tensor for name, tensor in of_head.items()},
-            **{f"optimizer/vars/{i}": Tensor.of(np.asarray(value))
-               for i, value in enumerate((np.int64(0), np.float32(rate)))}})
+            "backbone": described[CONFIG],
+            "preprocessor": described.get("preprocessor.json"), "num_classes": outputs,
+            "activation": "sigmoid" if checkpoint.problem_type == SEVERAL_LABELS else
+            "linear", "dropout": 0.1})
+        # Of the optimizer, the step and the learning rate are expected.
+        tensor_files.write_h5(os.path.join(folder, TASK_WEIGHTS), of_head | {
+            f"optimizer/vars/{i}": Tensor.of(np.asarray(value))
+            for i, value in enumerate((np.int64(0), np.float32(1e-5)))})
     settings = {**checkpoint.kept_settings, **checkpoint.kept_problem, **(
         {"labels": list(checkpoint.labels)} if checkpoint.labels else {})}
     if settings:
-        described[CONFIG] = {**backbone, SETTINGS: settings}
+        described[CONFIG] = {**described[CONFIG], SETTINGS: settings}
     for name, value in described.items():
         text_files.write_json(os.path.join(folder, name), value)

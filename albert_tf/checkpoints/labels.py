@@ -74,8 +74,7 @@ def named(labels: Sequence[str]) -> list[str]:
 
 
 def relabelled(model: Model, labels: Sequence[str]) -> Model:
-    """Returns a model, a Checkpoint or a restore.Loaded, with these labels for outputs
-    that it does not name, in their order; () for its own."""
+    """Returns a Checkpoint with these labels for outputs that it does not name."""
     labels = tuple(map(cleaned, labels))
     if not labels or labels == model.labels:
         return model
@@ -94,14 +93,13 @@ def relabelled(model: Model, labels: Sequence[str]) -> Model:
 
 def ordered(labels: Sequence[str], theirs: Sequence[str],
             tensors: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
-    """Returns the tensors of a model with the outputs of its head in the order of
-    `labels`, if it has one for each (`order`); `theirs` are its labels."""
+    """Returns the tensors of a model, whose labels are `theirs`, with the outputs of its
+    head in the order of `labels`, if it has one for each (`order`)."""
     outputs = [name for head in map(head_of, HEADS) if head.has_labels
                for name in output_shapes(head.scope, 1, 1)
                if name in tensors and tensors[name].shape[0] == len(labels)]
     rows = order(tuple(theirs) if len(theirs) == len(labels) else (), tuple(labels),
                  source) if labels and outputs else None
-
     return {**tensors, **{name: tensors[name].then(lambda array: array[rows])
                           for name in outputs if rows}}
 

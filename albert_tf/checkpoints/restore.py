@@ -1,6 +1,5 @@
 """Loads Keras models from folders in any format, restores weights by the names of the
-original implementation, which are those of a model's variables, and reads and writes the
-config beside them. A mismatch of names or shapes is an error unless it is allowed.
+original implementation, and reads and writes the config beside them.
 """
 
 import dataclasses
@@ -39,18 +38,13 @@ _POOLER = "bert/pooler/"
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Loaded(Checkpoint):
-    """The result of `load`: the Checkpoint, with what was made of it.
+    """A Checkpoint with its model."""
 
-    Attributes:
-      model: an AlbertModel, or an AlbertWithHeads if the checkpoint has heads.
-    """
-
-    model: tf_keras.Model = None
+    model: tf_keras.Model = None  # an AlbertModel, or AlbertWithHeads if it has heads
 
     def __repr__(self) -> str:
-        """Says in three lines what the model is, what it answers, and what was read."""
         config, kind, parameters = self.config, "An export", ""
-        tokens = self.tokenizer and f"{self.tokenizer.vocab_size:,}"
+        tokens = f"{self.tokenizer.vocab_size:,}" if self.tokenizer else "no"
         heads = ", ".join(f"{name} ({width})" for name, width in self.heads.items())
         if self.model is not None:
             total = sum(math.prod(weight.shape) for weight in self.model.weights)
@@ -59,15 +53,13 @@ class Loaded(Checkpoint):
         return (
             f"{kind} from {self.format}: {config.num_hidden_layers} layers of width "
             f"{config.hidden_size}, {config.num_attention_heads} heads, {parameters}"
-            f"{f'{tokens} tokens' if tokens else 'no tokenizer'}\n"
-            f"Heads: {heads or 'none'}{labels}\n"
+            f"{tokens} tokens\nHeads: {heads or 'none'}{labels}\n"
             f"{self.report.summary(0).splitlines()[0]}")
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
          allow_nan: bool = False, vocabulary: Optional[FullTokenizer] = None) -> Loaded:
-    """Loads the model in a folder, with its heads, tokenizer and labels. Arguments are
-    as for serving.predict.load, whose model can also answer."""
+    """Loads the model in a folder as serving.predict.load, whose model can also answer."""
     checkpoint = formats.read(path, config, head, vocabulary)
     # A model from elsewhere may have been trained with answers in padding.
     options = {"mask_padding": bool(checkpoint.settings),

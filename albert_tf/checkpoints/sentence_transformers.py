@@ -100,8 +100,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 def described(folder: str, config: AlbertConfig
               ) -> tuple[Sentence, dict[str, int], Optional[FullTokenizer]]:
-    """Returns what a folder says besides the weights: how token vectors are pooled, the
-    flags that limit the length of texts, and the tokenizer."""
+    """Returns how token vectors are pooled, flags with the length, and the tokenizer."""
     (_, where), (_, path), *places = [
         (kind, os.path.join(folder, name)) for kind, name in _modules(folder)]
     width, layers = config.hidden_size, []
@@ -181,9 +180,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 
 def write(checkpoint: Checkpoint, folder: str, pooling: str = "", max_seq_length: int = 0
           ) -> None:
-    """Writes the folder with a pooling, kinds from POOLING separated by commas or POOLED,
-    by default the checkpoint's own, else the mean, and a maximum length of texts, by
-    default as in training, else all positions."""
+    """Writes the folder; `pooling`: kinds from POOLING separated by commas, or POOLED, by
+    default the checkpoint's own, else the mean."""
     sentence = checkpoint.sentence or Sentence()
     if pooling == POOLED and checkpoint.config.use_pooler:
         kernel, bias = (checkpoint.tensors[f"{POOLER}/{name}"]
@@ -206,8 +204,7 @@ def write(checkpoint: Checkpoint, folder: str, pooling: str = "", max_seq_length
 
 def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: str
                   ) -> None:
-    """Writes what `described` reads, except the vocabulary; token vectors have `width`
-    numbers."""
+    """Writes what `described` reads, except the vocabulary, for vectors of `width`."""
     modes = sentence.pooling
     modules: dict[str, Any] = {"1_Pooling": {
         "embedding_dimension": width, "pooling_mode": list(modes)}}

@@ -85,8 +85,7 @@ def _in_files(folder: str) -> Optional[FullTokenizer]:
 
 
 def _added(folder: str) -> list[AddedToken]:
-    """Returns the tokens that files beside a vocabulary add to it, which may be in it;
-    of a token that several name, the first has the flags."""
+    """Returns the tokens that files beside a vocabulary add to it, or that are in it."""
     found = []
     for name in (_CONFIG, "special_tokens_map.json", "added_tokens.json"):
         path = os.path.join(folder, name)
@@ -108,8 +107,7 @@ def _added(folder: str) -> list[AddedToken]:
 
 def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
            added: Sequence[AddedToken]) -> FullTokenizer:
-    """Returns a vocabulary file's tokenizer with the settings of a tokenizer_config.json,
-    which may be this project's or Hugging Face's, or of a vocabulary.json."""
+    """Returns a vocabulary's tokenizer by a tokenizer_config.json, ours or another's."""
     lower = config.get("do_lower_case", True) is not False
     settings = {**vocabulary.kept_beside(os.path.dirname(path) or "."), **config}
     strips, rules = settings.get("strip_accents"), Rules.of(settings.get("rules", {}), path)
@@ -146,8 +144,7 @@ def _beyond(tokenizer: FullTokenizer, added: Iterable[AddedToken]) -> list[Added
 
 
 def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> FullTokenizer:
-    """Returns the tokenizer of a tokenizer.json, or of the spiece.model beside it, if it
-    `has_plain`, where both do the same."""
+    """Returns a tokenizer.json's tokenizer, or an equal one by the spiece.model beside."""
     own = {token["content"] for token in hf_tokenizer.read_json(path)[0]["added_tokens"]}
     tokenizer = FullTokenizer(path, rules=Rules(added=tuple(
         token for token in added if token.content not in own)))
@@ -180,8 +177,8 @@ def check_given(path: str, model: str) -> None:
 
 
 def check(tokenizer: FullTokenizer, vocab_size: int) -> None:
-    """Raises InputError unless there are as many tokens as word embeddings, but for rows
-    that pad these to a multiple of 8, 16, 32, 64 or 128."""
+    """Raises InputError unless there are as many tokens as word embeddings, or these are
+    padded to a multiple of 8, 16, 32, 64 or 128."""
     padding = vocab_size - tokenizer.vocab_size
     behind = [token.content for token in tokenizer.added if token.id >= vocab_size]
     if behind or padding and not any(
@@ -212,8 +209,7 @@ def sentencepiece_model(tokenizer: FullTokenizer) -> bytes:
 
 
 def write_plain(tokenizer: FullTokenizer, folder: str) -> None:
-    """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt, and how
-    the tokenizer cleans text, as `find` reads it."""
+    """Writes the vocabulary and how the tokenizer cleans text, as `find` reads them."""
     name = os.path.basename(tokenizer.vocabulary_path)
     _write_own(tokenizer, folder, name if name.endswith(".model") else _SPM)
     if hf_tokenizer.is_file(tokenizer.vocabulary_path):

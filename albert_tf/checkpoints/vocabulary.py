@@ -1,6 +1,5 @@
-"""The vocabulary that a model was made with, as recorded beside its checkpoints. Runs
-compare the SHA-256 of theirs with it: with a different vocabulary a model gives
-meaningless numbers, but no error.
+"""The vocabulary that a model was made with, as recorded beside its checkpoints. With a
+different one, which its SHA-256 tells, a model gives meaningless numbers, but no error.
 """
 
 import os
@@ -10,6 +9,7 @@ import numpy as np
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
+from albert_tf.config import refuse
 from albert_tf.errors import InputError, reading
 
 # In a pretrained model's folder: file, sha256 and size of its vocabulary.
@@ -55,8 +55,7 @@ def kept_beside(checkpoint: str) -> dict[str, Any]:
 
 
 def task_settings(folder: str) -> Optional[dict[str, Any]]:
-    """Returns the settings in the folder of a fine-tuned model or of what was made of
-    it, or None."""
+    """Returns the settings of a fine-tuned model or what was made of it, or None."""
     task = settings_in(path := os.path.join(folder, TASK_FILE))
     if not task or "class_name" in task:  # keras-hub's file of the same name.
         return None
@@ -65,8 +64,7 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
 
 
 def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings for what is made of the model, which has vocabulary and labels
-    elsewhere."""
+    """Returns the settings for a conversion, which has vocabulary and labels elsewhere."""
     return {name: value for name, value in task.items() if name not in (
         "vocabulary", "vocabulary_flag", "labels", "problem_type")}
 
@@ -74,16 +72,15 @@ def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
 def check_settings(task: Mapping[str, Any], path: str) -> None:
     """Raises InputError if settings in the file `path` cannot be used."""
     with reading(path, binary=True):
-        flags, labels = {**task.get("flags", {})}, task.get("labels") or []
-        texts = *labels, task.get("vocabulary", {"file": ""})["file"]
-        for name, value in flags.items():
+        for name, value in {**task.get("flags", {})}.items():
             if (name in _COUNTS and not (type(value) is int and 0 < value < 2**31)) or (
                     name == "label_threshold" and not 0 <= value <= 1):
                 raise ValueError(f"{name} is {value!r}")
-        if type(labels) is not list or not all(isinstance(text, str) for text in texts) or (
-                task.get("vocabulary_flag", "vocab_file") not in (
-                    "vocab_file", "spm_model_file")):
-            raise ValueError("labels, file or flag of the vocabulary are no texts")
+        labels = task.get("labels") or []
+        texts = *labels, task.get("vocabulary", {"file": ""})["file"]
+        if type(labels) is not list or not all(isinstance(text, str) for text in texts):
+            raise ValueError("labels, or the file of the vocabulary, are no texts")
+    refuse(task, path, vocabulary_flag=("vocab_file", "spm_model_file"))
 
 
 def settings_in(path: str) -> dict[str, Any]:
