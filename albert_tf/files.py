@@ -26,7 +26,6 @@ from albert_tf.errors import InputError, Interruption, is_of_library, reading, r
 
 StrPath = str | os.PathLike[str]  # what public functions take as a path
 INCOMPLETE = ".incomplete"
-STANDARD_INPUT = "-"
 _STEP = 4 << 20  # bytes to read at a time
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SHARD = re.compile(r"(.*-)\d{5}(-of-(\d{5}).*)")
@@ -113,17 +112,17 @@ def _info(path: str) -> dict[str, Any]:
 def is_stream(path: str) -> bool:
     """Returns whether a path is the standard input, a pipe or a device, which can be
     read only once."""
-    return path == STANDARD_INPUT or os.path.exists(path) and not (
+    return path == "-" or os.path.exists(path) and not (
         os.path.isfile(path) or os.path.isdir(path))
 
 
 def shown(path: str) -> str:
-    return "the standard input" if path == STANDARD_INPUT else os.fspath(path)
+    return "the standard input" if path == "-" else os.fspath(path)
 
 
 def open_binary(path: str, mode: str = "rb", once: bool = False) -> BinaryIO:
     """Opens a file, which the caller must close; what `is_stream` only with `once`."""
-    if once and path == STANDARD_INPUT:
+    if once and path == "-":
         return open(0, "rb", closefd=False)
     with _system(path, InputError if mode == "rb" else Interruption) as (system, path):
         if mode != "rb":
@@ -383,18 +382,13 @@ def check_folder(path: str, what: str) -> None:
         with _system(path) as (system, path):
             system.pipe_file(probe, b"")
             system.rm(probe)
-    elif not is_writable(path):
+        return
+    folder = pathlib.Path(os.path.abspath(expanded(path)))
+    place = next(filter(os.path.lexists, (folder, *folder.parents)))
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
         raise InputError(
             f"{what}: the folder {path} cannot be written; choose a different folder or "
             "change its permissions.".replace(INCOMPLETE, ""))
-
-
-def is_writable(folder: str) -> bool:
-    """Returns whether files can be written in a local folder or, if it does not exist,
-    in the folder in which it would be made."""
-    path = pathlib.Path(os.path.abspath(expanded(folder)))
-    place = next(filter(os.path.lexists, (path, *path.parents)))
-    return os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)
 
 
 def check_in_tensorflow(path: str, flag: str = "") -> None:

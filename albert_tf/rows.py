@@ -60,11 +60,6 @@ def is_row_file(path: str) -> bool:
     return os.fspath(path).lower().endswith(_ROW_FILES)
 
 
-def unit(path: str) -> str:
-    """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
-    return "row" if is_row_file(path) else "line"
-
-
 def number_of(where: str) -> int:
     """Returns the number of the line or row in a place from `rows`."""
     return int(where.rpartition(" ")[2])

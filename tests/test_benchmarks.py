@@ -171,21 +171,3 @@ def test_without_the_compiler_there_is_one_sentence(tmp_path):
         "libtpu, the TPU's compiler, cannot be imported: No module named 'libtpu'; pip "
         "install -r benchmarks/requirements-tpu.txt into this environment.")
     assert "Traceback" not in process.stderr and not output.parent.exists()
-
-
-def row(**changes):
-    return {**tpu_compile.parsed("ours:base:32x512:v3"), "memory": 17e9, "fits": False,
-            "seconds": 0.25, "share_of_peak": 0.5, "random_seconds": 0.05,
-            "sequences_per_second_and_chip": 256.0, "compile_seconds": 60.0,
-            "program": 30e6, "cycles": 10, "groups": {"copies": 1, "products": 9},
-            **changes}
-
-
-def test_tables(capsys):
-    rows = [row(), row(recompute=True, passes=3)]
-    tpu_compile.print_results(rows)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == (
-        "| v3 | base | 32 x 512 | ours | 17.0, no | 0.250 | 50 % | 256 | 50 ms "
-        "| 60 s, 30 MB | products 90, copies 10 |")
-    assert "| ours, recomputing, 3 passes |" in lines[3]

@@ -150,13 +150,16 @@ def test_python_example_of_the_readme_runs(code, albert_base):
     assert not names["report"].missing
 
 
-def test_names_that_are_mentioned_exist():
+def test_names_and_files_that_are_mentioned_exist():
     for page in PAGES:
         for dotted in re.findall(r"\balbert_tf((?:\.\w+)+)", page.read_text("utf-8")):
             found = albert_tf
             for name in dotted.split(".")[1:]:
                 found = (getattr(found, name) if hasattr(found, name) else
                          importlib.import_module(f"{found.__name__}.{name}"))
+        for file in re.findall(r"`((?:albert_tf|tests|benchmarks|experiments|docs)/[\w/.]+)`",
+                               page.read_text("utf-8")):
+            assert (ROOT / file).exists(), f"{page}: {file}"
 
 
 def without_code(text):
@@ -192,14 +195,6 @@ def test_the_site_has_every_page():
               for name in re.findall(r"[\w/]+\.md", text)} - {"docs/index.md"}
     pages = {path.relative_to(ROOT).as_posix() for path in PAGES} - {"README.md"}
     assert listed == pages | {"CHANGELOG.md"}
-
-
-def test_files_that_are_mentioned_exist():
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for file in re.findall(
-                r"`((?:albert_tf|tests|benchmarks|experiments|docs)/[\w/.]+)`", text):
-            assert (ROOT / file).exists(), f"{page}: {file}"
 
 
 def test_peers_of_formats_are_those_of_their_environments():

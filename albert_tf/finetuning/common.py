@@ -58,7 +58,7 @@ def check_labelled(examples: Iterable) -> None:
 def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
     """Returns one sentence on the lines that are `what`, or () if there are none."""
     listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
-    line = rows.unit(path)
+    line = "row" if rows.is_row_file(path) else "line"
     return (f"{path}: {len(numbers)} {line}(s) {what} ({line} {listed}).",) * bool(numbers)
 
 

@@ -47,20 +47,6 @@ def sleep(seconds):
     time.sleep(seconds)
 
 
-def killed(item):
-    if item == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return item
-
-
-def test_a_killed_worker_ends_the_run():
-    results = []
-    with pytest.raises(Interruption, match="trying: .*--num_workers below 2"):
-        with parallel.WorkerPool(killed, 2) as pool:
-            results.extend(pool.in_order(range(20), "trying"))
-    assert results == list(range(len(results))) and len(results) <= 3
-
-
 def killed_in_long_messages(item):
     def send(pipe, message):
         short = len(message) <= select.PIPE_BUF

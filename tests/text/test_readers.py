@@ -389,7 +389,7 @@ MODULE = '''"""Tools for mills that stand by rivers.
     code = indented(1)
 
 The tools in :mod:`mill` grind ``corn`` and, *slowly*, also wheat [1]_. See the
-list of all tools for more of this. 
+list of all tools for more of this.
 
 It is at `a place <https://example.org>`_ that is not kept as prose here.
 
@@ -401,8 +401,6 @@ Args:
 """
 
 class Mill:
-    """A mill is a building with stones and with a wheel."""
-
     def turn(self):
         """Turn the wheel until all corn is ground.
 
@@ -424,7 +422,6 @@ def test_python_prose(tmp_path):
         "The tools in mill grind corn and, slowly, also wheat. See the list of all "
         "tools for more of this.",
         "A bullet that goes on over two lines, and whose second line is kept.",
-        "A mill is a building with stones and with a wheel.",
         "Turn the wheel until all corn is ground.",
         "The stones of the mill wear down over the years."])
 

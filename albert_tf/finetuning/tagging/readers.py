@@ -19,7 +19,8 @@ from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, parse
 from albert_tf.options import option
-from albert_tf.rows import columns_of, is_empty, kind_of, number_of, rows, typed, unit
+from albert_tf.rows import (
+    columns_of, is_empty, is_row_file, kind_of, number_of, rows, typed)
 from albert_tf.tokenization import cleaning
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
@@ -62,7 +63,8 @@ class Sentence(NamedTuple):
 
     def where(self, word: int = 0) -> str:
         """Returns file and line or row of a word, for messages."""
-        return f"{self.path}, {unit(self.path)} {self.numbers[word]}"
+        line = "row" if is_row_file(self.path) else "line"
+        return f"{self.path}, {line} {self.numbers[word]}"
 
 
 @dataclasses.dataclass(frozen=True)
