@@ -45,9 +45,11 @@ class Table:
 
     def __init__(self, values: np.ndarray):
         pages = np.pad(values.astype(np.int32), (0, -len(values) % _PAGE))
-        unique, page = np.unique(
-            pages.reshape(-1, _PAGE), axis=0, return_inverse=True)
-        self._pages, self._page = unique.reshape(-1), page.reshape(-1).astype(np.int32)
+        numbers: dict[bytes, int] = {}
+        self._page = np.array([
+            numbers.setdefault(page.tobytes(), len(numbers))
+            for page in pages.reshape(-1, _PAGE)], np.int32)
+        self._pages = np.frombuffer(b"".join(numbers), np.int32)
 
     def __call__(self, keys: tf.Tensor) -> tf.Tensor:
         return tf.gather(
@@ -316,7 +318,8 @@ class WordPieceOps(TokenizerOps):
         self._cleaned = _expansion(
             lambda text: clean(text).replace(" ", "") or clean(text)[:1])
         self._is_mark = of_characters(
-            lambda char: unicodedata.category(char)[0] == "M" and not clean(char))
+            lambda char: unicodedata.category(char)[0] == "M" and not clean(char),
+            lambda page: clean(page) != page)
         self._max_word_chars = content["model"]["max_input_chars_per_word"]
         self._lengths = np.array(
             [len(piece.removeprefix("##")) for piece in tokenizer.vocab], np.int32)

@@ -96,7 +96,8 @@ def test_the_graph_does_the_same(tmp_path):
     from albert_tf.tokenization import in_graph
 
     texts = TEXTS + ["```` ``` '''' a``", "", "e\u0301\u0323 \u0301a 学\u0301"]
-    for model, normalizer in STEPS[3:]:
+    for model, normalizer in (STEPS[3], STEPS[4], STEPS[7], STEPS[10], (WORD_PIECE, bert(
+            strip_accents=False, clean_text=False, handle_chinese_chars=False))):
         tokenizer = loaded(written(tmp_path, model, normalizer), model)
         ops = in_graph.operations(tokenizer)
         expected = [tokenizer.tokenize_with_offsets(text) for text in texts]
