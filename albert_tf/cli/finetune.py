@@ -64,38 +64,29 @@ class StartOptions:
         None, "Folder for the features computed from the data; default: --output_dir.")
 
 
+_IN_STEPS, _IN_EPOCHS = "train_step warmup_step", "num_train_steps num_warmup_steps"
+
+
 @dataclasses.dataclass(frozen=True)
-class Steps:
-    """How long a run trains, in steps by default."""
+class Length:
+    """How long a run trains, by default in steps or in epochs."""
 
     train_step: int = option(
         1000, "Number of training steps in total.", least=1, needs="do_train")
     warmup_step: int = option(
         0, "Number of steps of linear warm-up.", needs="do_train")
-    num_train_epochs: Optional[float] = option(
-        None, "Number of passes over the training examples, instead of --train_step.",
-        needs="do_train")
-    warmup_proportion: Optional[float] = option(
-        None, "Fraction of the training steps that are linear warm-up, instead of "
-        "--warmup_step; 0.1 with --num_train_epochs.", most=1, needs="do_train")
-
-
-@dataclasses.dataclass(frozen=True)
-class Epochs:
-    """How long a run trains, in epochs by default."""
-
     num_train_steps: int = option(
         0, "Number of training steps in total; 0: given by --num_train_epochs.",
         needs="do_train")
     num_warmup_steps: int = option(
         -1, "Number of steps of linear warm-up; -1: given by --warmup_proportion.",
         least=-1, needs="do_train")
-    num_train_epochs: float = option(
-        3.0, "Number of passes over the training examples, instead of "
-        "--num_train_steps.", needs="do_train")
-    warmup_proportion: float = option(
-        0.1, "Fraction of the training steps that are linear warm-up, instead of "
-        "--num_warmup_steps.", most=1, needs="do_train")
+    num_train_epochs: Optional[float] = option(
+        None, "Number of passes over the training examples, instead of a number of "
+        "steps.", needs="do_train")
+    warmup_proportion: Optional[float] = option(
+        None, "Fraction of the training steps that are linear warm-up, instead of a "
+        "number of them; 0.1 with --num_train_epochs.", most=1, needs="do_train")
 
 
 def define_options(command: type[Command], values: Values = flags.FLAGS,
@@ -104,9 +95,9 @@ def define_options(command: type[Command], values: Values = flags.FLAGS,
     defaults = {"eval_batch_size": 8, "from_scratch": False, **command.defaults,
                 **defaults}
     cli_flags.define_run(values, "init_from_group0", **defaults)
-    for cls in (StartOptions, cli_flags.ExportOptions,
-                Epochs if command.in_epochs else Steps):
+    for cls in (StartOptions, cli_flags.ExportOptions):
         define(cls, values, **defaults)
+    define(Length, values, _IN_STEPS if command.in_epochs else _IN_EPOCHS, **defaults)
     define(Settings, values, command.without, **defaults)
     for cls in command.options:
         define(cls, values)
@@ -118,10 +109,10 @@ def define_options(command: type[Command], values: Values = flags.FLAGS,
 
 def first_flags(command: type[Command]) -> str:
     """Returns the flags that --help describes first."""
-    length = ("num_train_steps num_train_epochs num_warmup_steps" if command.in_epochs
-              else "train_step num_train_epochs warmup_step")
+    steps, warmup = (_IN_EPOCHS if command.in_epochs else _IN_STEPS).split()
     return (f"{command.first} output_dir init_checkpoint do_train do_eval do_predict "
-            f"recipe max_seq_length train_batch_size learning_rate {length} "
+            f"recipe max_seq_length train_batch_size learning_rate {steps} "
+            f"num_train_epochs {warmup} "
             "save_checkpoints_steps metric early_stopping num_seeds dtype "
             "gradient_accumulation_steps distribution_strategy tpu export_dir")
 
@@ -129,8 +120,8 @@ def first_flags(command: type[Command]) -> str:
 def _length(values: Values) -> Sequence[flags.Flag]:
     """Returns the flags that say how long a run trains: the number of steps, those of
     warm-up, the number of epochs and the share of warm-up."""
-    return [values[option.name] for option in options_of(
-        Steps if "train_step" in values else Epochs)]
+    return [values[option.name] for option in options_of(Length)
+            if option.name in values]
 
 
 # ---- a run -------------------------------------------------------------------

@@ -373,7 +373,8 @@ class SquadCommand(Command):
     """SQuAD as run_squad.py trains it: questions about a text."""
 
     options = (SquadTask, SquadFiles)
-    defaults = dict(max_seq_length=384, save_checkpoints_steps=1000)
+    defaults = dict(max_seq_length=384, save_checkpoints_steps=1000,
+                    num_train_epochs=3.0, warmup_proportion=0.1)
     helps = dict(do_eval=" Uses --predict_file, which must have answers.")
     first = "train_file predict_file version_2_with_negative doc_stride"
     without = "all_probabilities"
