@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import os
 from typing import (
-    Any, Iterable, Iterator, Mapping, Optional, Sequence, Unpack, overload)
+    Any, Iterable, Iterator, Mapping, Optional, Unpack, overload)
 
 import numpy as np
 import tensorflow as tf
@@ -110,7 +110,6 @@ class Model(restore.Loaded):
         numbered, total = enumerate(inputs, 1), 0
         counts = collections.Counter() if cut is None else cut
         while part := list(itertools.islice(numbered, held)):
-            self.check(ask, [item for _, item in part])
             requests: list[Request] = []
             errors: dict[int, Answer] = {}
             for total, item in part:
@@ -153,9 +152,8 @@ class Model(restore.Loaded):
 
         return dataclasses.replace(request, answer=answer)
 
-    def check(self, ask: Ask, inputs: Sequence[Any] = ()) -> None:
-        """Raises InputError if the model cannot do what is asked for, or if its inputs
-        together are not what it takes."""
+    def check(self, ask: Ask) -> None:
+        """Raises InputError if the model cannot do what is asked for."""
         task = ask.task or (
             self._task_of("") if ask.windows else next(iter(self.tasks())))
         head = self.head(task)
@@ -168,7 +166,6 @@ class Model(restore.Loaded):
                 self.problem_type != SEVERAL_LABELS or task != "classify"):
             raise InputError("label_threshold is for models that classify texts with any "
                              "number of labels; leave it out.")
-        head.check(inputs)
 
     def _task_of(self, given: Any) -> str:
         """Returns the default task for an input."""

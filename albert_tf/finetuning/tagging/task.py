@@ -76,10 +76,6 @@ class TaggingTask(FineTuningTask):
     texts = ("words",)
 
     def __post_init__(self):
-        if len({*self.labels}) < max(2, len(self.labels)):
-            raise InputError(f"the tags are: {', '.join(self.labels) or 'none'}; a model "
-                             "needs at least two, each once. Check --labels or the "
-                             "training file.")
         for label in self.labels:
             scoring.check_tag(label, self.scheme, "--labels")
             more = scoring.continued(label, self.scheme)
@@ -87,6 +83,12 @@ class TaggingTask(FineTuningTask):
                 raise InputError(
                     f"--label_all_tokens: the tags lack {more}, that of the further "
                     f"tokens of a word with {label}; add it to --labels.")
+        read = {scoring.parse(label) if self.scheme != "none" else label
+                for label in self.labels}
+        if len(read) < max(2, len(self.labels)):
+            raise InputError(f"the tags are: {', '.join(self.labels) or 'none'}; a model "
+                             "needs at least two, each once and in one spelling. Check "
+                             "--labels or the training file.")
         if not self.main_metric:
             object.__setattr__(self, "main_metric", self.metric_names[0])
 
@@ -133,16 +135,12 @@ class TaggingTask(FineTuningTask):
               + ("are not trained on" if split == "train" else "count as wrong")] = unknown
         found[f"have tags that {self.scheme} does not allow there; they are read as "
               "conlleval reads them"] = misplaced
-        notes = [note for what, numbers in found.items()
-                 for note in line_note(where, numbers, what)]
-        untagged = sum(sentence.tags is None for sentence in sentences)
-        if 0 < untagged < len(sentences):
-            notes.append(f"{where}: {untagged} of {len(sentences)} sentences have no tags; "
-                         "the file is therefore not scored.")
+        notes = tuple(note for what, numbers in found.items()
+                      for note in line_note(where, numbers, what))
         logging.info("%s: %d sentences with %d words; the scheme of tags is %s: %s.",
                      split, len(sentences), _words(sentences), self.scheme,
                      label_names.counted([*self.labels, *names], counts.elements()))
-        return ExampleSet(sentences, (where,), tuple(notes))
+        return ExampleSet(sentences, (where,), notes)
 
     def spec(self, config):
         """Returns the specification of a sentence, or of a window of it.
@@ -242,9 +240,8 @@ class TaggingTask(FineTuningTask):
         tagged = self.tagged(data.examples, outputs, table.columns)
         predicted = {tag for sentence in tagged for tag in sentence.tags}
         true = {tag for example in data.examples for tag in example.tags}
-        if len(predicted) == 1 and len(true) > 1:
-            return f"all {_words(data.examples)} predictions are '{predicted.pop()}'"
-        return ""
+        return f"all {_words(data.examples)} predictions are '{predicted.pop()}'" if (
+            len(predicted) == 1 < len(true)) else ""
 
     def chance_loss(self, data, table):
         """Returns the loss of a model that knows only how frequent each tag is."""
@@ -308,7 +305,7 @@ class TaggingTask(FineTuningTask):
         result["entities"] = []
         for first, end, kind in scoring.entities(tagged.tags):
             begin, last = sentence.spans[first][0], sentence.spans[end - 1][1]
-            score = sum(map(float, tagged.scores[first:end])) / (end - first)
+            score = sum(tagged.scores[first:end]) / (end - first)
             result["entities"].append({
                 "type": kind, "start": begin, "end": last,
                 "text": sentence.text[begin:last], "score": round(score, 6)})
@@ -363,12 +360,6 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                          f"{some(sorted(tags), 5)}; correct the flag, or leave it out.")
     if scheme == "auto":
         scheme = scoring.scheme_of_labels(labels)
-    known: dict[tuple[str, str], str] = {}
-    for label in labels if scheme != "none" else ():
-        if (before := known.setdefault(scoring.parse(label), label)) != label:
-            raise InputError(
-                f"{train_file if first and not reading.names else '--labels'}: the tags "
-                f"'{before}' and '{label}' mean the same; write both in the same way.")
     return TaggingTask(tuple(labels), scheme, reading, **options)
 
 

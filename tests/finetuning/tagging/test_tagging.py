@@ -276,7 +276,7 @@ WRONG = [
     ("a B-X\nb NN\nc DT\n", {}, "line 2: the tag 'NN' .*--scheme"),
     ("a B-X\nb E-X\n", {"scheme": "iob2"}, "line 2: the tag 'E-X' .*--scheme"),
     ("a B-X\nb M-X\nc E-X\nd S-X\n", {}, "line 2: the tag 'M-X'"),
-    ("a B-X\nb b_X\n", {}, "'B-X' and 'b_X'"),
+    ("a B-X\nb b_X\n", {}, "B-X, b_X; .*each once and in one spelling"),
     ("a NN B-X\n\n# O\n", {}, "line 3"),
     ("a B-X\nb O\n", {"reading": Reading(tag_column="5")}, "--tag_column=5 .*2 columns;"),
     ("a B-X\n", {"reading": Reading(tag_column="ner")}, "--tag_column=ner"),
