@@ -19,7 +19,7 @@ Once the model is trained, --do_predict needs only --output_dir and the sentence
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 from albert_tf.cli import finetune
-from albert_tf.finetuning.tagging.command import TaggingCommand
+from albert_tf.finetuning.tagging.task import TaggingCommand
 
 finetune.define_options(TaggingCommand)
 

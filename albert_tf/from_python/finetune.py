@@ -25,7 +25,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.command import ClassificationCommand
 from albert_tf.finetuning.classification.task import BALANCED
 from albert_tf.finetuning.squad.task import SquadCommand
-from albert_tf.finetuning.tagging.command import TaggingCommand
+from albert_tf.finetuning.tagging.task import TaggingCommand
 from albert_tf.options import checked
 from albert_tf.serving.predict import Model, load
 from albert_tf.training.log import Callback

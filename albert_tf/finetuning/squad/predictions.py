@@ -88,7 +88,8 @@ def rank(examples: Sequence[Any], columns: Columns, outputs: Columns, *,
     these texts only. A question without windows gets ""; the original implementation
     treats it as one without valid spans.
     """
-    spans = _merged(_valid_spans(examples, columns, outputs, n_best_size, max_answer_length))
+    spans = _merged(_valid_spans(
+        examples, columns, outputs, n_best_size, max_answer_length))
     score = spans.start_log_prob + spans.end_log_prob
     example_index, odds = _numbers(columns, "example_index"), None
     if "cls_logits" in outputs:  # Those of the most answerable window count.

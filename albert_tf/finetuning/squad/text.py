@@ -96,20 +96,17 @@ class Spans(TextTask):
                  & (ends >= starts) & (ends - starts < self.max_answer_length))
         scores = tf.where(valid, tf.cast(start_scores[..., tf.newaxis], tf.float64)
                           + tf.cast(end_scores, tf.float64), -np.inf)
-        # The best span of each window, [W]. Starts, then ends: as in the original
-        # implementation, the first of equal spans wins, and of equal windows.
+        # All spans of each question, [N, spans], and none. As in the original
+        # implementation, the first of equal spans wins: windows, then starts, then ends.
         shape = tf.shape(scores)
-        flat = [shape[0], shape[1] * shape[2]]
-        best = tf.argmax(tf.reshape(scores, flat), axis=1)
-        scores, first, last = (tf.gather(tf.reshape(
-            tf.broadcast_to(values, shape), flat), best, batch_dims=1) for values in (
-                scores, at(context.starts, starts), at(context.ends, ends)))
-        # The windows of each question, [N, windows], and no span.
         rows = tf.shape(inputs["passage"], tf.int64)[0]
+        question = tf.repeat(context.question, shape[1] * shape[2])
         scores, first, last = (tf.pad(tf.RaggedTensor.from_value_rowids(
-            values, context.question, rows).to_tensor(default), [[0, 0], [0, 1]],
-            constant_values=default) for values, default in (
-                (scores, tf.constant(-np.inf, tf.float64)), (first, 0), (last, 0)))
+            tf.reshape(tf.broadcast_to(values, shape), [-1]), question, rows
+        ).to_tensor(default), [[0, 0], [0, 1]], constant_values=default)
+            for values, default in (
+                (scores, tf.constant(-np.inf, tf.float64)),
+                (at(context.starts, starts), 0), (at(context.ends, ends), 0)))
         best = tf.argmax(scores, axis=1)
         score, first, last = (tf.gather(values, best, batch_dims=1)
                               for values in (scores, first, last))

@@ -25,9 +25,9 @@ from albert_tf.tokenization import cleaning
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
 # The beginning of CoNLL-U Plus, and the columns of CoNLL-U.
-GLOBAL_COLUMNS = "# global.columns ="
-CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
-PREDICTION = "ALBERT:TAG"
+_GLOBAL_COLUMNS = "# global.columns ="
+_CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
+_PREDICTION = "ALBERT:TAG"
 _DOCUMENT = "-DOCSTART-"
 # Lines that are comments even if they have as many columns as the words.
 _COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s+=\s|id\s+\S+\s+domain=|"
@@ -65,6 +65,13 @@ class Sentence(NamedTuple):
         """Returns file and line or row of a word, for messages."""
         line = "row" if is_row_file(self.path) else "line"
         return f"{self.path}, {line} {self.numbers[word]}"
+
+
+class Tagged(NamedTuple):
+    """A model's answer for a sentence: a tag for each word, and its probability."""
+
+    tags: list[str]
+    scores: list[float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +177,8 @@ class Reading:
                 lines.append((cells and (
                     *cells, *["O"] * (width + again + 1 - len(cells))), None))
             elif is_conllu and line.startswith("#"):
-                lines.append(((f"{line.rstrip()} {PREDICTION}" if line.startswith(
-                    GLOBAL_COLUMNS) else line,), None))
+                lines.append(((f"{line.rstrip()} {_PREDICTION}" if line.startswith(
+                    _GLOBAL_COLUMNS) else line,), None))
             elif not is_conllu and not words and (
                     _COMMENT.match(line) or len(cells) != width
                     and re.match(r"#\s+\S", line) and not any(parse(cells[-1]))):
@@ -207,8 +214,8 @@ class Reading:
         tabs = is_conllu or "\t" in line
         word, tag = ("1", "UPOS") if is_conllu else (str(self.word_column), "-1")
         names = [""] * len(_cells(line, tabs)) if not is_conllu else (
-            line.removeprefix(GLOBAL_COLUMNS).split()
-            if line.startswith(GLOBAL_COLUMNS) else CONLLU)
+            line.removeprefix(_GLOBAL_COLUMNS).split()
+            if line.startswith(_GLOBAL_COLUMNS) else _CONLLU)
         width = len(names)
         known = {str(place): place % width for place in range(-width, width)} | {
             name.upper(): place for place, name in enumerate(names)}
@@ -349,3 +356,19 @@ def _entities(row: dict[str, Any], sentence: Sentence, where: str
             raise InputError(f"{where}: two entities share the word "
                              f"'{sentence.words[after.start]}'; remove one of them.")
     return result, is_widened
+
+
+def with_tags(sentences: Sequence[Sentence], predicted: Sequence[Sequence[str]],
+              is_conllu: bool) -> str:
+    """Returns the lines of sentences with the predicted tag as the last column, separated
+    by blanks, for conlleval, or by tabs in CoNLL-U, and if a cell has a blank."""
+    lines: list[Sequence[str]] = []
+    for sentence, tags in zip(sentences, predicted):
+        lines += [cells if word is None else (*cells, tags[word])
+                  for cells, word in sentence.lines] or [
+            *zip(*filter(None, (sentence.words, sentence.tags, tags))), ()]
+    tabs = is_conllu or any(re.search(r"[ \t]", cell) for line in lines for cell in line)
+    text = "\n".join(map("\t".join if tabs else " ".join, lines)).rstrip("\n") + "\n\n"
+    if is_conllu and not text.startswith(_GLOBAL_COLUMNS):
+        text = f"{_GLOBAL_COLUMNS} {' '.join([*_CONLLU, _PREDICTION])}\n{text}"
+    return text

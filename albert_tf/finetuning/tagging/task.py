@@ -12,8 +12,7 @@ import collections
 import dataclasses
 import functools
 import json
-import re
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -23,24 +22,17 @@ from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import head_of, some
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
+from albert_tf.finetuning.command import Command
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, line_note, read_shards, write_files)
 from albert_tf.finetuning.tagging import scoring
-from albert_tf.finetuning.tagging.readers import (
-    CONLLU, GLOBAL_COLUMNS, PREDICTION, Reading, Sentence)
+from albert_tf.finetuning.tagging.readers import Reading, Sentence, Tagged, with_tags
 from albert_tf.finetuning.task import FineTuningTask
-from albert_tf.options import option
+from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
-
-
-class Tagged(NamedTuple):
-    """A model's answer for a sentence: a tag for each word, and its probability."""
-
-    tags: list[str]
-    scores: list[float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +46,6 @@ class TaggingTask(FineTuningTask):
     Attributes:
       labels: the tag of each class id.
       scheme: how tags mark entities; one of scoring.SCHEMES.
-      test_tags: whether the files to predict have tags, as in Reading.read.
       main_metric: the metric that chooses the best checkpoint; "": the first.
     """
 
@@ -68,7 +59,9 @@ class TaggingTask(FineTuningTask):
     label_all_tokens: bool = option(
         False, "Train all tokens of a word, not only the first (after B-PER: I-PER). For "
         "models that go to Hugging Face's clients, which tag token by token.", kept=True)
-    test_tags: Optional[bool] = None
+    test_tags: Optional[bool] = option(
+        None, "--test_file has tags, and predictions are scored against them; default: "
+        "true if the file has a column or field for tags.")
     main_metric: str = ""
 
     name = "tagging"
@@ -137,9 +130,10 @@ class TaggingTask(FineTuningTask):
               "conlleval reads them"] = misplaced
         notes = tuple(note for what, numbers in found.items()
                       for note in line_note(where, numbers, what))
+        words = sum(len(sentence.words) for sentence in sentences)
         logging.info("%s: %d sentences with %d words; the scheme of tags is %s: %s.",
-                     split, len(sentences), _words(sentences), self.scheme,
-                     label_names.counted([*self.labels, *names], counts.elements()))
+                     split, len(sentences), words, self.scheme, label_names.counted(
+                         [*self.labels, *names], counts.elements()))
         return ExampleSet(sentences, (where,), notes)
 
     def spec(self, config):
@@ -240,7 +234,7 @@ class TaggingTask(FineTuningTask):
         tagged = self.tagged(data.examples, outputs, table.columns)
         predicted = {tag for sentence in tagged for tag in sentence.tags}
         true = {tag for example in data.examples for tag in example.tags}
-        return f"all {_words(data.examples)} predictions are '{predicted.pop()}'" if (
+        return f"all predictions are '{predicted.pop()}'" if (
             len(predicted) == 1 < len(true)) else ""
 
     def chance_loss(self, data, table):
@@ -273,27 +267,18 @@ class TaggingTask(FineTuningTask):
                      tagged: Sequence[Tagged]) -> list[str]:
         """Writes the predictions for a file, and returns the paths.
 
-          predictions.conll   the lines of the file with the predicted tag as the last
-                              column, separated by blanks, for conlleval, or by tabs if a
-                              cell has a blank; for CoNLL-U predictions.conllup, with
-                              tabs, whose first line names the columns
+          predictions.conll   the lines of the file with the predicted tags; for CoNLL-U
+                              predictions.conllup, whose first line names the columns
           predictions.jsonl   one sentence per line: text and `answer`
         """
         is_conllu = self.reading.format_of(examples[0].path) == "conllu"
-        rows: list[Sequence[str]] = []
-        for sentence, (tags, _) in zip(examples, tagged):
-            rows += [cells if word is None else (*cells, tags[word])
-                     for cells, word in sentence.lines] or [
-                *zip(*filter(None, (sentence.words, sentence.tags, tags))), ()]
-        tabs = is_conllu or any(re.search(r"[ \t]", cell) for row in rows for cell in row)
-        text = "\n".join(map("\t".join if tabs else " ".join, rows)).rstrip("\n") + "\n\n"
-        if is_conllu and not text.startswith(GLOBAL_COLUMNS):
-            text = f"{GLOBAL_COLUMNS} {' '.join([*CONLLU, PREDICTION])}\n{text}"
         lines = [json.dumps({**sentence.fields, "text": sentence.text,
                              **self.answer(sentence, each)}, ensure_ascii=False) + "\n"
                  for sentence, each in zip(examples, tagged)]
-        return write_files(folder, {f"predictions.conll{'up' * is_conllu}": text,
-                                    "predictions.jsonl": "".join(lines)})
+        return write_files(folder, {
+            f"predictions.conll{'up' * is_conllu}": with_tags(
+                examples, [tags for tags, _ in tagged], is_conllu),
+            "predictions.jsonl": "".join(lines)})
 
     def answer(self, sentence: Sentence, tagged: Tagged) -> dict[str, Any]:
         """Returns the answer for a sentence: `words`, `tags`, and `entities`, which are
@@ -315,17 +300,9 @@ class TaggingTask(FineTuningTask):
 def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                known_labels: Sequence[str] = (), scheme: str = "auto",
                reading: Reading = Reading(), **options: Any) -> TaggingTask:
-    """Builds a task; options that are left open are taken from the training file.
-
-    Args:
-      train_file: the training file; "" for none.
-      labels: the tags in the order of their class ids; None for those of the file.
-      known_labels: the labels of the initial model. They are used if they include all
-        tags of the training file, or if there is no such file.
-      scheme: one of scoring.SCHEMES, or "auto".
-      reading: the options of reading files.
-      **options: further options of TaggingTask.
-    """
+    """Builds a task; options that are left open are taken from the training file, "" for
+    none. `known_labels`, those of the initial model, are used if they include all tags of
+    the file, or if there is none."""
     paths = files.expand_patterns(train_file, "--train_file") if train_file else []
     reading = dataclasses.replace(reading, names=tuple(labels or ()))
     sentences = [sentence for path in paths for sentence in reading.read(path, scheme)[0]]
@@ -363,5 +340,59 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
     return TaggingTask(tuple(labels), scheme, reading, **options)
 
 
-def _words(examples: Sequence[Sentence]) -> int:
-    return sum(len(example.words) for example in examples)
+# ---- the script ------------------------------------------------------------
+
+
+def _sentences(use: str):
+    return option(None, f"File of sentences to {use}; may be .gz. Several paths or globs, "
+                  "separated by commas, are one set.")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingOptions:
+    """The files of a run, and what may be left to them."""
+
+    train_file: Optional[str] = _sentences("train on")
+    dev_file: Optional[str] = _sentences("evaluate on")
+    test_file: Optional[str] = _sentences("predict")
+    scheme: str = option(
+        "auto", "How tags mark entities; none: they mark none (e.g. parts of speech), "
+        "and each tag is scored by itself; auto: detected from the tags of "
+        "--train_file.", choices=["auto", *scoring.SCHEMES], kept=True)
+    labels: Optional[list[str]] = option(
+        None, "The tags in the order of their ids; default: the tags that the schema of "
+        "--train_file names (Parquet), or those in it, O first, the others sorted. They "
+        "also name tags that are numbers.", kept=True)
+
+
+class TaggingCommand(Command):
+    """Tagging as run_tagger.py trains it: names, parts of speech."""
+
+    options = (TaggingTask, TaggingOptions, Reading)
+    defaults = dict(max_seq_length=128, save_checkpoints_steps=1000)
+    helps = dict(
+        save_checkpoints_steps=" With --do_eval, a tenth of the steps by default.")
+    first = "train_file dev_file test_file"
+    without = "prediction_file all_probabilities"
+    own_data = True
+    head = "token_classification"
+    data_options = {split: f"{split}_file" for split in ("train", "dev", "test")}
+
+    def task(self):
+        values = self.values
+        return build_task(
+            values.do_train and values.train_file or "", labels=values.labels,
+            known_labels=() if values.labels else self.initial_labels(),
+            scheme=values.scheme, reading=given(Reading, values),
+            max_seq_length=values.max_seq_length, doc_stride=values.doc_stride,
+            label_all_tokens=values.label_all_tokens, test_tags=values.test_tags)
+
+    def kept(self, task):
+        return {**super().kept(task), "head": self.head}
+
+    def chosen(self, task):
+        return {"labels": list(task.labels), "scheme": task.scheme,
+                "split_words": task.reading.split_words}
+
+    def text(self, task, settings, step):
+        return dict(split=task.reading.split_words)

@@ -512,7 +512,7 @@ def test_reports_and_failures(write, monkeypatch):
     assert [line.split() for line in lines[-3:]] == [
         ["X", "0.5000", "1.0000", "0.6667", "1"], ["Y", *["0.0000"] * 3, "1"],
         ["all", "0.5000", "0.5000", "0.5000", "2"]]
-    assert results(task.failure, *"OOOO") == "all 4 predictions are 'O'"
+    assert results(task.failure, *"OOOO") == "all predictions are 'O'"
     assert not results(task.failure, *"OO", "B-X", "O")
 
 
