@@ -1,7 +1,5 @@
-"""The release's fine-tuning heads: weights, batches and outputs of small models.
-
-Run as `python -m tests.golden.heads` it makes tests/fixtures/heads from
-../shared/golden. The three classifiers have one encoder, stored once.
+"""The release's fine-tuning heads: weights, batches and outputs of small models, in
+tests/fixtures/heads. The three classifiers have one encoder, stored once.
 """
 
 import dataclasses
@@ -13,11 +11,8 @@ import numpy as np
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from tests import models
-from tests.helpers import FIXTURES, SHARED
+from tests.helpers import FIXTURES
 
-CASES = {"cola": "classifier/head_cola", "mnli": "classifier/head_mnli",
-         "sts-b": "classifier/head_sts-b", "spans": "squad/head_v1",
-         "conditional_spans": "squad/head_v2", "race": "race/head"}
 CLASSIFIERS = ("cola", "mnli", "sts-b")
 
 # Case → (model of a config, objective).
@@ -102,33 +97,3 @@ def train_losses(name, features):
     outputs = model(features, training=True)
     return outputs, objective.losses(
         outputs, features, objective.denominators(features))
-
-
-def main():
-    from albert_tf.checkpoints.folders import read_tensors
-
-    target = FIXTURES / "heads"
-    target.mkdir(exist_ok=True)
-    configs = set()
-    for name, folder in CASES.items():
-        source = SHARED / "golden" / folder
-        configs.add((source / "albert_config.json").read_text())
-        weights = read_tensors(str(source / "model.ckpt"))
-        if name in CLASSIFIERS:
-            encoder = {key: value for key, value in weights.items()
-                       if key.startswith("bert/")}
-            weights = {key: value for key, value in weights.items()
-                       if key not in encoder}
-            np.savez_compressed(target / "classifier_encoder.npz", **{
-                f"weights:{key}": value for key, value in encoder.items()})
-        values = np.load(source / "head.npz")
-        np.savez_compressed(
-            target / f"{name}.npz",
-            **{f"weights:{key}": value for key, value in weights.items()},
-            **{f"values:{key}": values[key] for key in values})
-    (config,) = configs
-    (target / "albert_config.json").write_text(config)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,21 +1,16 @@
-"""Models of other libraries, with the outputs that those libraries computed.
-
-Run as `python -m tests.golden.interop` it makes tests/fixtures/interop from
-../shared/golden/interop: some folders as they are, of the outputs what is compared. Files
-beside these folders stay: PyTorch wrote them, once.
+"""Models of other libraries, with the outputs that those libraries computed: in
+tests/fixtures/interop are some folders of ../shared/golden/interop as they are, of the
+outputs what is compared.
 """
 
-import io
 import json
 import pathlib
-import shutil
-import zipfile
 from typing import Optional
 
 import numpy as np
 
 from albert_tf.config import AlbertConfig
-from tests.helpers import FIXTURES, SHARED
+from tests.helpers import SHARED
 
 # Each kind once: heads, types, shards, activations, epsilon, groups, layouts.
 FIXTURE_FOLDERS = (
@@ -92,31 +87,3 @@ def assert_gives(model, inputs: dict, outputs: dict) -> None:
         np.testing.assert_allclose(
             found[name].numpy()[:len(expected)], expected, atol=1e-5, rtol=1e-5,
             err_msg=name)
-
-
-def _write_fixtures() -> None:
-    source, target = SHARED / "golden" / "interop", FIXTURES / "interop"
-    for home in {name.split("/")[0] for name in FIXTURE_FOLDERS}:
-        shutil.rmtree(target / home, ignore_errors=True)
-    for name in FIXTURE_FOLDERS:
-        left_out = ["outputs.npz"] + ["fixture.json"] * (not name.startswith("tf_"))
-        shutil.copytree(source / name, target / name,
-                        ignore=shutil.ignore_patterns(*left_out))
-        stored = dict(np.load(source / name / "outputs.npz"))
-        wanted = {n for names in (*_INPUTS.values(), *_OUTPUTS.values()) for n in names}
-        with zipfile.ZipFile(target / name / "outputs.npz", "w",
-                             zipfile.ZIP_DEFLATED) as archive:
-            for key in sorted(wanted & set(stored)):
-                values = stored[key]
-                if values.ndim > 1 and values.shape[-1] >= 500:
-                    values = values[:1]
-                content = io.BytesIO()
-                np.save(content, values)
-                archive.writestr(zipfile.ZipInfo(f"{key}.npy"), content.getvalue(),
-                                 zipfile.ZIP_DEFLATED)
-    for path in target.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-
-
-if __name__ == "__main__":
-    _write_fixtures()

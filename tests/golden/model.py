@@ -1,10 +1,9 @@
 """The release's outputs for small models, as tests compare with them.
 
 A case holds a config, the weights, and what the release computed from them.
-`fixture_case` reads the reduced copies in tests/fixtures/model, `shared_case` the
-whole from ../shared/golden. Run as `python -m tests.golden.model` it makes the
-former from the latter: of the larger arrays only some positions, rows and
-columns, named in the case.
+`fixture_case` reads the reduced copies in tests/fixtures/model, `shared_case` the whole
+from ../shared/golden. The former have of the larger arrays only some positions, rows
+and columns, named in the case.
 """
 
 import dataclasses
@@ -114,46 +113,3 @@ def assert_holds(model, tensors):
     assert set(found) <= set(tensors)
     for name, value in found.items():
         np.testing.assert_array_equal(value, tensors[name], err_msg=name)
-
-
-def _reduce(name: str, whole: Case) -> dict[str, np.ndarray]:
-    columns = np.arange(0, 1000, 50)
-    case = dataclasses.replace(
-        whole, positions=np.arange(0, 20, 5), columns=columns, row_step=ROW_STEP,
-        # Rows that occur in the batch, some of them twice, and some that do not.
-        word_rows=np.union1d(whole.loss["input_ids"].ravel()[:40], columns))
-    forward = {k: v for k, v in case.forward.items()
-               if k not in ("word_embedding_output", "sequence_output")}
-    forward["all_encoder_layers"] = forward["all_encoder_layers"][:, :, case.positions]
-    loss = dict(case.loss)
-    loss["masked_lm_log_probs"] = loss["masked_lm_log_probs"][:, columns]
-    parts = {
-        # The weights of `shared` lie beside it as a checkpoint.
-        "weights": {} if name == "shared" else case.weights,
-        "forward": forward, "loss": loss,
-        "grads": {k: case.gradient_rows(k, v) for k, v in case.grads.items()},
-        "index": {"positions": case.positions, "columns": columns,
-                  "word_rows": case.word_rows}}
-    return {f"{part}:{key}": value
-            for part, values in parts.items() for key, value in values.items()}
-
-
-def main():
-    folder = FIXTURES / "model"
-    folder.mkdir(exist_ok=True)
-    configs = {}
-    for name in FIXTURE_CASES:
-        case = shared_case(name)
-        configs[name] = case.config.to_dict()
-        np.savez_compressed(folder / f"{name}.npz", **_reduce(name, case))
-    (folder / "configs.json").write_text(json.dumps(configs, indent=1) + "\n")
-    golden = SHARED / "golden" / "model_forward"
-    (folder / "group_index.json").write_bytes(
-        (golden / "group_index.json").read_bytes())
-    for suffix in ("index", "data-00000-of-00001"):
-        file = f"model.ckpt.{suffix}"
-        (folder / file).write_bytes((golden / "shared" / file).read_bytes())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
-"""The release's short training runs, as tests compare with them.
-
-Run as `python -m tests.golden.training` it makes tests/fixtures/pretraining_run from
-../shared/golden: two of the runs, of the final word embeddings every 16th row.
+"""The release's short training runs, as tests compare with them: two of them in
+tests/fixtures/pretraining_run, of the final word embeddings every 16th row.
 """
 
 import json
@@ -12,8 +10,6 @@ from tests.helpers import FIXTURES, SHARED
 
 FOLDER = FIXTURES / "pretraining_run"
 FIXTURE_RUNS = ("lamb_high_lr", "lamb_groups_from_group0")
-OTHER_RUNS = ("lamb_default_lr", "adamw")
-WORDS = "bert/embeddings/word_embeddings"
 ROW_STEP = 16
 
 
@@ -45,21 +41,3 @@ def shared_run(name: str, final: str = "") -> tuple[dict, dict, dict]:
 def compared(name: str, value: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """The rows of `value` that a reduced final variable holds."""
     return value[::ROW_STEP] if value.shape != expected.shape else value
-
-
-def main():
-    FOLDER.mkdir(exist_ok=True)
-    runs = {}
-    for name in FIXTURE_RUNS:
-        run, start, final = shared_run(name)
-        final[WORDS] = final[WORDS][::ROW_STEP]
-        np.savez_compressed(FOLDER / f"start_{name}.npz", **start)
-        np.savez_compressed(FOLDER / f"final_{name}.npz", **final)
-        runs[name] = run
-    (FOLDER / "runs.json").write_text(json.dumps(runs, indent=1) + "\n")
-    (FOLDER / "first_batch.npz").write_bytes(
-        (shared_folder() / "first_batch.npz").read_bytes())
-
-
-if __name__ == "__main__":
-    main()
