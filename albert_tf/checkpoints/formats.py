@@ -20,7 +20,8 @@ from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, TYPES, Checkpoint, Report, finite, head_of, some, without_heads)
 from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.labels import relabelled
-from albert_tf.checkpoints.vocabulary import ROWS, TASK_FILE, task_settings
+from albert_tf.checkpoints.vocabulary import (
+    ROWS, TASK_FILE, check_file, kept_beside, task_settings)
 from albert_tf.config import AlbertConfig, NAMED, refuse
 from albert_tf.errors import InputError, reason_of
 from albert_tf.files import StrPath
@@ -99,7 +100,7 @@ def read(path: str, config: Config = None, head: str = "",
     checkpoint = _module(name).read(where, config_of(config),
                                     *([head] if name == "release" else ()))
     if vocabulary:
-        tokenizer_files.check_given(vocabulary.vocabulary_path, path)
+        check_file(kept_beside(path), vocabulary.vocabulary_path, path)
     tokenizer = vocabulary or checkpoint.tokenizer or tokenizer_files.find(
         path if files.is_folder(path) else os.path.dirname(path))
     if tokenizer:

@@ -50,7 +50,7 @@ def find(folder: str) -> Optional[FullTokenizer]:
     stored = vocabulary.kept_beside(folder)
     path = os.path.join(folder, str(stored.get("file")))
     if files.exists(path) and {"vocabulary", "kind"} & {*task, *stored}:
-        check_given(path, folder)  # A model that was trained here.
+        vocabulary.check_file(stored, path, folder)  # A model that was trained here.
         stored = {**task.get("flags", {}), "kind": "WordPiece" if task.get(
             "vocabulary_flag") == "vocab_file" else "", **stored}
         return FullTokenizer(
@@ -59,7 +59,7 @@ def find(folder: str) -> Optional[FullTokenizer]:
             Rules.of(stored.get("rules", {}), os.path.join(
                 folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)))
     if found := _in_files(folder):
-        check_given(found.vocabulary_path, folder)
+        vocabulary.check_file(stored, found.vocabulary_path, folder)
     return found
 
 
@@ -168,12 +168,6 @@ def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> FullTok
     same = not _beyond(beside, tokenizer.added) and [*tokenizer.vocab] == [
         *beside.vocab] and tokenizer.encode(probe) == beside.encode(probe)
     return beside if same else tokenizer
-
-
-def check_given(path: str, model: str) -> None:
-    """Raises InputError if the model was made with a different vocabulary than `path`."""
-    if recorded := vocabulary.kept_beside(model):
-        vocabulary.check_file(recorded, path, files.sha256(path), model)
 
 
 def check(tokenizer: FullTokenizer, vocab_size: int) -> None:

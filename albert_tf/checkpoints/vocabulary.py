@@ -88,9 +88,9 @@ def settings_in(path: str) -> dict[str, Any]:
     return text_files.read_object(path) if files.exists(path) else {}
 
 
-def check_file(kept: Mapping[str, Any], path: str, sha256: str, where: str) -> None:
+def check_file(kept: Mapping[str, Any], path: str, where: str, sha256: str = "") -> None:
     """Raises InputError if the file at `path` is not the recorded vocabulary."""
-    if kept.get("sha256") not in (None, sha256):
+    if (known := kept.get("sha256")) and known != (sha256 or files.sha256(path)):
         raise InputError(
             f"{path} is not the vocabulary of the model in {where}, which was made with "
             f"{kept.get('file', 'a vocabulary without a name')}; give that one (if the "
@@ -99,7 +99,7 @@ def check_file(kept: Mapping[str, Any], path: str, sha256: str, where: str) -> N
 
 def check(kept: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     """Raises InputError if two vocabularies or their cleaning of text differ."""
-    check_file(kept, given["file"], given["sha256"], where)
+    check_file(kept, given["file"], where, given["sha256"])
     theirs, ours = ({"strip_accents": each.get("strip_accents", True),
                      **each.get("rules", {})} for each in (kept, given))
     if ours != theirs:
