@@ -151,9 +151,6 @@ def test_random_next_sentence_is_the_objective_next():
 
 @pytest.mark.parametrize("options, named", [
     (dict(max_seq_length=4), "--max_seq_length=4"),
-    (dict(short_seq_prob=1.5), "--short_seq_prob=1.5"),
-    (dict(single_segment="no"), "--single_segment='no'"),
-    (dict(sentence_objective="no"), "--sentence_objective='no'"),
     (dict(sentence_objective="none", random_next_sentence=True),
      "--random_next_sentence .* --sentence_objective=none"),
 ])

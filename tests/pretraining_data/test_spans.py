@@ -101,11 +101,11 @@ def test_spans(tmp_path):
         spans = plan_spans(paths, size)
         assert spans == plan_spans(paths, size)
         assert [span.number for span in spans] == list(range(len(spans)))
-        assert spans[0][1:3] == (0, 0) and spans[-1][3:5] == (6, 0)
-        for span, following in itertools.pairwise(spans):
-            assert span[3:5] == following[1:3]
-        for file, place in (span[1:3] for span in spans):
-            assert place == 0 or not paths[file].endswith(text_files.COMPRESSED)
+        # Each begins where the one before ends, and only in a file that can be cut.
+        assert [(0, 0), *(span[3:5] for span in spans)] == [
+            *(span[1:3] for span in spans), (6, 0)]
+        assert all(place == 0 or not paths[file].endswith(text_files.COMPRESSED)
+                   for _, file, place, *_ in spans)
         assert max(span.num_bytes for span in spans[:-1] or spans) <= size + 1000
         total = sum(files.size(p) * (4 if p.endswith(text_files.COMPRESSED) else 1)
                     for p in paths)

@@ -3,6 +3,7 @@ in the graph too, or refused there by name; and it is written."""
 
 import gzip
 import json
+import os
 import re
 
 import pytest
@@ -50,11 +51,6 @@ def written(folder, model, normalizer=None, pre_tokenizer=None, **more):
     return str(path)
 
 
-def loaded(path, model):
-    flag = "spm_model_file" if model["type"] == "Unigram" else "vocab_file"
-    return FullTokenizer(**{flag: path})
-
-
 def copies(folder):
     """Folders with the tokenizer of a folder in each form that is written."""
     found = tokenizer_files.find(str(folder))
@@ -80,7 +76,7 @@ STEPS = [
 def test_known_steps_are_done(model, normalizer, tmp_path):
     """The ids, also in batches, with offsets, and after being written and read."""
     path = written(tmp_path, model, normalizer)
-    tokenizer, library = loaded(path, model), tokenizers.Tokenizer.from_file(path)
+    tokenizer, library = FullTokenizer(path), tokenizers.Tokenizer.from_file(path)
     ids = [tokenizer.encode(text) for text in TEXTS]
     assert ids == [library.encode(text).ids for text in TEXTS] and all(ids)
     assert tokenizer.encode_batch(TEXTS) == ids
@@ -98,7 +94,7 @@ def test_the_graph_does_the_same(tmp_path):
     texts = TEXTS + ["```` ``` '''' a``", "", "e\u0301\u0323 \u0301a 学\u0301"]
     for model, normalizer in (STEPS[3], STEPS[4], STEPS[7], STEPS[10], (WORD_PIECE, bert(
             strip_accents=False, clean_text=False, handle_chinese_chars=False))):
-        tokenizer = loaded(written(tmp_path, model, normalizer), model)
+        tokenizer = FullTokenizer(written(tmp_path, model, normalizer))
         ops = in_graph.operations(tokenizer)
         expected = [tokenizer.tokenize_with_offsets(text) for text in texts]
         given = tf.constant(texts)
@@ -121,11 +117,11 @@ def test_what_the_graph_cannot_do_is_refused_by_name(model, parts, words, tmp_pa
 
     path = written(tmp_path, model, **parts)
     with pytest.raises(InputError, match=f"{path}.*{words}"):
-        in_graph.operations(loaded(path, model))
+        in_graph.operations(FullTokenizer(path))
 
 
 def test_quotes_have_both_their_characters(tmp_path):
-    tokenizer = loaded(written(tmp_path, *STEPS[0]), UNIGRAM)
+    tokenizer = FullTokenizer(written(tmp_path, *STEPS[0]))
     assert [(span.piece, span.start, span.end) for span in
             tokenizer.tokenize_with_offsets("```a''")] == [
         ("▁", 0, 0), ('"', 0, 2), ("`", 2, 3), ("a", 3, 4), ('"', 4, 6)]
@@ -133,7 +129,6 @@ def test_quotes_have_both_their_characters(tmp_path):
 
 @pytest.mark.parametrize("model, parts, words", [
     (UNIGRAM, {"post_processor": {"type": "RobertaProcessing"}}, "RobertaProcessing"),
-    (UNIGRAM, {"added_tokens": [{"id": 99, "content": "<x>"}]}, "'<x>'"),
     ({**WORD_PIECE, "unk_token": "<unk>"}, {}, "unk_token='<unk>'"),
     ({**WORD_PIECE, "continuing_subword_prefix": "@@"}, {}, "prefix='@@'"),
     *(({**UNIGRAM, **damage}, {}, "") for damage in (
@@ -208,7 +203,13 @@ def test_other_classes_and_settings_are_refused(config, words, tmp_path):
         tokenizer_files.find(folder_of(tmp_path, config, WORD_PIECE["vocab"]))
 
 
-def test_the_class_chooses_and_the_steps_of_tokenizer_json_decide(tmp_path):
+def test_the_class_chooses_and_the_steps_of_tokenizer_json_decide(tmp_path, caplog):
+    path = written(tmp_path, UNIGRAM, sequence(*QUOTES, *STRIPS, LOWER))
+    tokenizer_files.find(str(tmp_path))  # Without its model it is named.
+    assert path in caplog.text and "spiece.model" in caplog.text
+    caplog.clear()
+    os.remove(path)
+
     def found(config):
         path = tokenizer_files.find(folder_of(
             tmp_path, config, WORD_PIECE["vocab"], spiece=True)).vocabulary_path
@@ -218,23 +219,14 @@ def test_the_class_chooses_and_the_steps_of_tokenizer_json_decide(tmp_path):
     assert found({"tokenizer_class": "BertTokenizerFast"}) == "vocab.txt"
     written(tmp_path, UNIGRAM, sequence(*QUOTES, *STRIPS, LOWER))
     assert found({"do_lower_case": False, "keep_accents": True}) == "spiece.model"
-    assert tokens(str(tmp_path), "Ża") == ["▁", "z", "a"]
+    assert tokens(str(tmp_path), "Ża") == ["▁", "z", "a"] and not caplog.text
     written(tmp_path, UNIGRAM, LOWER)  # It does less than the model: no NFKC.
     assert found({}) == "tokenizer.json"
 
 
-def test_a_tokenizer_json_without_its_model_is_named(tmp_path, caplog):
-    path = written(tmp_path, UNIGRAM, sequence(*QUOTES, *STRIPS, LOWER))
-    tokenizer_files.find(str(tmp_path))
-    assert path in caplog.text and "spiece.model" in caplog.text
-    caplog.clear()
-    tokenizer_files.find(folder_of(tmp_path, spiece=True))
-    assert not caplog.text
-
-
 def test_a_run_keeps_what_its_tokenizer_json_says(tmp_path):
     path = written(tmp_path, WORD_PIECE, bert(strip_accents=False))
-    task = {"vocabulary": {"file": "tokenizer.json", **loaded(path, WORD_PIECE).keeps},
+    task = {"vocabulary": {"file": "tokenizer.json", **FullTokenizer(path).keeps},
             "vocabulary_flag": "vocab_file", "flags": {"do_lower_case": True}}
     (tmp_path / "task.json").write_text(json.dumps(task))
     assert tokens(str(tmp_path), "Ż") == ["ż"]
@@ -250,12 +242,12 @@ def test_a_run_keeps_what_its_tokenizer_json_says(tmp_path):
 
 def test_vocabularies_given_by_their_path(tmp_path):
     path = written(tmp_path, UNIGRAM)
-    assert not loaded(path, UNIGRAM).do_lower_case
+    assert not FullTokenizer(path).do_lower_case
     # Its name does not matter.
     other = tmp_path / "spm.model"
     other.write_bytes((tmp_path / "tokenizer.json").read_bytes())
-    assert not loaded(str(other), UNIGRAM).do_lower_case
-    assert loaded(written(tmp_path, UNIGRAM, sequence(LOWER)), UNIGRAM).do_lower_case
+    assert not FullTokenizer(spm_model_file=other).do_lower_case
+    assert FullTokenizer(written(tmp_path, UNIGRAM, sequence(LOWER))).do_lower_case
 
 
 SPM = str(FIXTURES / "spm" / "en4k.model")
