@@ -110,10 +110,8 @@ def _payload(feature: Feature, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _varints(values: np.ndarray, num_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes unsigned values [n, k] as varints of at most `num_bytes` bytes.
-
-    Returns the number of bytes in each row, [n], and the bytes.
-    """
+    """Encodes unsigned values [n, k] as varints of at most `num_bytes` bytes: the number
+    of bytes in each row, [n], and the bytes."""
     encoded = np.empty((*values.shape, num_bytes), np.uint8)
     used = np.empty(encoded.shape, bool)
     used[..., 0] = True

@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import struct
 from typing import BinaryIO, Iterator
 
 import google_crc32c
@@ -23,20 +22,19 @@ import google_crc32c
 from albert_tf import files
 from albert_tf.errors import InputError
 
-_HEADER, _LENGTH, _CRC = struct.Struct("<QI"), struct.Struct("<Q"), struct.Struct("<I")
+_HEADER, _CRC = 12, 4  # bytes
 OFFSETS_EVERY = 1024  # records from one known offset in a file to the next
 
 
-def _masked_crc(data: bytes) -> int:
+def masked_crc(data: bytes) -> bytes:
     crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(_CRC, "little")
 
 
 def frame(data: bytes) -> bytes:
     """Returns a record as it is stored in a file: header, data, checksum."""
-    length = _LENGTH.pack(len(data))
-    return b"".join((length, _CRC.pack(_masked_crc(length)),
-                     data, _CRC.pack(_masked_crc(data))))
+    length = len(data).to_bytes(8, "little")
+    return b"".join((length, masked_crc(length), data, masked_crc(data)))
 
 
 class RecordWriter(contextlib.ExitStack):
@@ -58,8 +56,8 @@ class RecordWriter(contextlib.ExitStack):
 @functools.lru_cache  # There are few different headers.
 def _data_length(header: bytes) -> int:
     """Returns the length in a header, or -1 if its checksum is wrong."""
-    length, crc = _HEADER.unpack(header)
-    return length if crc == _masked_crc(header[:8]) else -1
+    length, crc = header[:8], header[8:]
+    return int.from_bytes(length, "little") if crc == masked_crc(length) else -1
 
 
 def _frames(path: files.StrPath, stream: BinaryIO) -> Iterator[tuple[int, int]]:
@@ -67,11 +65,11 @@ def _frames(path: files.StrPath, stream: BinaryIO) -> Iterator[tuple[int, int]]:
     which the caller must read with the checksum; verifies the headers."""
     begin, size = 0, files.size(os.fspath(path))
     for number in itertools.count(1):
-        header, length = stream.read(_HEADER.size), 0
-        if len(header) == _HEADER.size and (length := _data_length(header)) < 0:
+        header, length = stream.read(_HEADER), 0
+        if len(header) == _HEADER and (length := _data_length(header)) < 0:
             raise _wrong(path, number, "damaged, compressed or not a TFRecord file (the "
                          "checksum of its header is wrong)")
-        end = begin + _HEADER.size + length + _CRC.size
+        end = begin + _HEADER + length + _CRC
         if end > size:
             raise _wrong(path, number, "cut off at the end of the file")
         yield begin, length
@@ -90,7 +88,7 @@ def read_records(path: files.StrPath) -> Iterator[bytes]:
     with files.open_binary(path) as stream:
         for number, (_, length) in enumerate(_frames(path, stream), 1):
             data = stream.read(length)
-            if stream.read(_CRC.size) != _CRC.pack(_masked_crc(data)):
+            if stream.read(_CRC) != masked_crc(data):
                 raise _wrong(path, number, "damaged (the checksum of its content is "
                              "wrong)")
             yield data
@@ -119,5 +117,5 @@ def scan(path: str) -> FileInfo:
         for number, (begin, length) in enumerate(_frames(path, stream)):
             if number % OFFSETS_EVERY == 0:
                 offsets.append(begin)
-            stream.read(length + _CRC.size)
+            stream.read(length + _CRC)
         return FileInfo(path, number + 1, stream.tell(), tuple(offsets))

@@ -48,8 +48,7 @@ def test_scan_counts(path, monkeypatch):
 def test_a_length_beyond_the_file_takes_no_memory(path, length):
     """Its checksum is right, and other fields of a file may lie there."""
     packed = struct.pack("<Q", length)
-    path.write_bytes(path.read_bytes() + packed + struct.pack(
-        "<I", tfrecord._masked_crc(packed)) + b"abc")
+    path.write_bytes(path.read_bytes() + packed + tfrecord.masked_crc(packed) + b"abc")
     refused(path, "record 6: cut off")
 
 
