@@ -78,5 +78,5 @@ class Command(abc.ABC):
 
     def initial_labels(self) -> Sequence[str]:
         """Returns the names of the labels of `initial_model`, () if it has none."""
-        labels = (model := self.initial_model()) and model.labels or ()
-        return labels if label_names.named(labels) else ()
+        model = self.initial_model()
+        return model.labels if model and label_names.named(model.labels) else ()

@@ -32,19 +32,13 @@ def read_shards(where: str, flag: str, read: Callable[[str, int], ExampleSet]
     parts: dict[str, ExampleSet] = {}
     for path in files.expand_patterns(where, flag):
         parts[path] = read(path, sum(len(part.examples) for part in parts.values()))
-    log_shards(flag, {path: len(part.examples) for path, part in parts.items()})
-    return ExampleSet([each for part in parts.values() for each in part.examples],
-                      tuple(parts),
-                      tuple(note for part in parts.values() for note in part.notes))
-
-
-def log_shards(flag: str, counts: Mapping[str, int]) -> None:
-    """Logs how many examples each of several files has."""
-    listed = [f"{path} ({count:,})" for path, count in counts.items()]
-    if len(counts) > 1:
-        logging.info("%s: %s examples from %d files: %s.", flag,
-                     f"{sum(counts.values()):,}", len(counts),
-                     ", ".join(listed[:10] + ["..."] * (len(listed) > 10)))
+    examples = [each for part in parts.values() for each in part.examples]
+    if len(parts) > 1:
+        listed = [f"{path} ({len(part.examples):,})" for path, part in parts.items()]
+        logging.info("%s: %s examples from %d files: %s.", flag, f"{len(examples):,}",
+                     len(parts), ", ".join(listed[:10] + ["..."] * (len(listed) > 10)))
+    return ExampleSet(examples, tuple(parts), tuple(
+        note for part in parts.values() for note in part.notes))
 
 
 def check_labelled(examples: Iterable) -> None:

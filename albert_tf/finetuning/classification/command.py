@@ -111,8 +111,7 @@ class ClassificationCommand(Command):
 
     def chosen(self, task):
         # Saved with the model even if they are from the data.
-        return {"labels": list(task.labels) or self.values.labels} if (
-            self.own_data) else {}
+        return {"labels": list(task.labels) or None} if self.own_data else {}
 
 
 def class_weights(words: Sequence[str]) -> str | dict[str, float]:

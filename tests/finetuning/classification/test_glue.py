@@ -92,11 +92,11 @@ def test_a_second_text_of_no_pieces_is_no_second_text():
 def test_quotes_are_text_and_line_ends_and_byte_order_mark_are_not(tmp_path):
     write(tmp_path, "MRPC/dev.tsv",
           "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r",
-          '1\t1\t2\t"Open\tquotes "" here\r', '0 \t3\t4\ta\tb\r', "")
+          '1\t1\t2\t"Open\tquotes "" here\r', "", '0 \t3\t4\ta\tb\tmore\r')
     first, second = read("mrpc", tmp_path, "dev").examples
     assert (first.text_a, first.text_b) == ('"Open', 'quotes "" here')
-    assert (second.text_b, second.label, second.guid) == ("b", "0", "dev-2")
-    assert second.where.endswith("dev.tsv, line 3")
+    assert (second.text_b, second.label, second.guid) == ("b", "0", "dev-3")
+    assert second.where.endswith("dev.tsv, line 4")
 
 
 def test_broken_lines_of_qqp_are_counted(glue_dir):
@@ -105,12 +105,6 @@ def test_broken_lines_of_qqp_are_counted(glue_dir):
     [note] = found.notes
     assert "train.tsv: 2 line(s) left out because they have too few columns" in note
     assert "(line 5, 9)" in note
-
-
-def test_blank_lines_and_surplus_columns_are_left_out(tmp_path):
-    write(tmp_path, "dev.tsv", "sentence\tlabel", "good\t1", "", "bad\t0\tmore")
-    found = read("sst-2", tmp_path, "dev")
-    assert [e.label for e in found.examples] == ["1", "0"]
 
 
 def test_the_diagnostic_set_has_labels_only_in_its_full_file(tmp_path, glue_dir):

@@ -91,9 +91,6 @@ def test_wrong_probabilities_are_refused(tmp_path, row, message):
         '{"text": "a", "label": "no"}\n{"text": "b", %s}' % row)
     with pytest.raises(InputError, match=message):
         read(tmp_path / "x.jsonl", ("no", "yes"), **COLUMNS)
-
-
-def test_the_order_of_a_list_must_be_given(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "a", "probabilities": [0.5, 0.5]}')
     with pytest.raises(InputError, match="line 1: .*in the order of --labels"):
         task_of(tmp_path / "x.jsonl", **COLUMNS)
