@@ -7,6 +7,7 @@ import re
 import signal
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints.restore import export_tf1, load_tf1_tensors, write_config
@@ -82,6 +83,20 @@ def example(random: np.random.Generator, masked: int | None = None) -> dict:
         masked_lm_ids=labels,
         masked_lm_weights=(np.arange(PREDICTIONS) < masked).astype(np.float32),
         next_sentence_labels=random.integers(0, 2, 1))
+
+
+def most_bytes(step) -> int:
+    """The bytes that the tensors of a step hold at one time."""
+    memory, found = tf.config.experimental, []
+    try:
+        for _ in range(4):  # The order of operations is not always the same.
+            memory.reset_memory_stats("CPU:0")
+            before = memory.get_memory_info("CPU:0")["current"]
+            step()
+            found.append(memory.get_memory_info("CPU:0")["peak"] - before)
+    except ValueError:
+        pytest.skip("TensorFlow does not count this device's memory")
+    return min(found)
 
 
 def examples(count: int, seed: int = 0, masked: int | None = None) -> list[dict]:

@@ -267,11 +267,9 @@ class Course:
 
     def options(self) -> dict[str, Any]:
         """Returns the entries of options.json besides the options of the run."""
-        from albert_tf.training.run_folder import TRAIN_DATA
-
         options = self.task.kept_options(self.settings)
         if self.settings.do_train:
-            options[TRAIN_DATA] = self.task.sources("train", self.sets["train"])
+            options["train_data"] = self.task.sources("train", self.sets["train"])
         return {**options, "learning_rate": self.settings.learning_rate}
 
 

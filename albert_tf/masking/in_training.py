@@ -23,7 +23,7 @@ _LEAST = -2**31  # of a draw, which is uniform over int32
 
 
 class DynamicMasking:
-    """An input_pipeline.RandomMap that masks n-grams of words.
+    """Masks n-grams of words, as the random_map of RecordBatches.
 
         random_map = DynamicMasking(MaskingOptions(), SpecialIds(2, 3, 4), 128, 30000)
         RecordBatches(unmasked_spec(spec), infos, None, random_map=random_map, ...)

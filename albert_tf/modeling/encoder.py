@@ -63,6 +63,8 @@ class AttentionBlock(NamedLayer):
         self.num_heads = config.num_attention_heads
         self.probs_dropout_prob = config.attention_probs_dropout_prob
         self.hidden_dropout_prob = config.hidden_dropout_prob
+        # The number of dropouts in a layer: one for each probability above 0.
+        self.draws = bool(self.probs_dropout_prob) + bool(self.hidden_dropout_prob)
         size = config.hidden_size
 
         def dense(name):
@@ -81,10 +83,9 @@ class AttentionBlock(NamedLayer):
         parts = (self.query, self.key, self.value)
         # One product for query, key and value together is faster than three.
         qkv_kernel = tf.concat([part.kernel for part in parts], axis=1)
-        qkv_bias, *vectors = (
-            tf.concat([part.bias for part in parts], axis=0),
-            *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
-                                        self.layer_norm.beta)))
+        qkv_bias = tf.concat([part.bias for part in parts], axis=0)
+        vectors = list(map(tf.convert_to_tensor, (
+            self.output_dense.bias, self.layer_norm.gamma, self.layer_norm.beta)))
         # Cast each kernel once for all layers that use it. Their gradients are summed
         # in float32, one after another.
         qkv_kernels, output_kernels = (
@@ -155,6 +156,7 @@ class FeedForwardBlock(NamedLayer):
         scope = _BLOCK.format(index=index, inner=inner)
         super().__init__(f"{scope}/ffn_1")
         self.dropout_prob = config.hidden_dropout_prob
+        self.draws = int(bool(self.dropout_prob))
         size, width = config.hidden_size, config.intermediate_size
         # From H to a larger width, 4 · H in the published models, and back.
         self.intermediate = Dense(

@@ -1,10 +1,10 @@
 """Checks of a model's inputs: names, shapes and values."""
 
-import difflib
 from typing import Any, Mapping
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -29,7 +29,7 @@ def checked(features: Any, config: AlbertConfig) -> dict[str, Any]:
     out of range, if they are known before the graph runs.
     """
     if not isinstance(features, Mapping) or features.get("input_ids") is None:
-        raise InputError("a model takes a dict of input_ids, input_mask and segment_ids; "
+        raise InputError(f"a model takes a dict of {', '.join(INPUTS)}; "
                          "tokenizer(texts) returns such a dict.")
     of_heads = [each for kind in Head.kinds.values() for each in kind.reads_also]
     # One segment is that of both texts (Embeddings.segments).
@@ -42,17 +42,15 @@ def checked(features: Any, config: AlbertConfig) -> dict[str, Any]:
         if value is None:
             continue
         if name in inputs or name not in limits and name not in BESIDE:
-            near = difflib.get_close_matches(
-                str(key), {*limits, *ALSO_CALLED} - {key}, 1)
             raise InputError(f"a model has no input '{key}', or the same input is given "
-                             f"twice; did you mean {', '.join(near or INPUTS)}?")
+                             f"twice; it reads {', '.join((*limits, *ALSO_CALLED))}.")
         inputs[name] = _numbers(name, value, limits[name]) if name in limits else value
-    # The inputs with a number for each token. Keras placeholders also have a `shape`.
+    # The inputs with a number for each token.
     shapes = {name: tf.TensorShape(inputs[name].shape) for name in (
         *INPUTS, *(each.name for each in of_heads if each.size is None))
-              if hasattr(inputs.get(name), "shape")}
-    shape, most = shapes.get("input_ids"), config.max_position_embeddings
-    if shape is None or shape.rank is None:
+              if name in inputs}
+    shape, most = shapes["input_ids"], config.max_position_embeddings
+    if shape.rank is None:
         return inputs
     if shape.rank < 2 or 0 in shape.as_list():
         raise InputError(
@@ -72,20 +70,18 @@ def checked(features: Any, config: AlbertConfig) -> dict[str, Any]:
 
 
 def _numbers(name: str, value: Any, limit: int) -> Any:
-    """Returns a feature after checking its values: whole numbers, and below `limit` if
-    that is not 0."""
-    array = value
+    """Returns a feature as a tensor. If its values are known, they must be whole numbers
+    and, unless `limit` is 0, below it."""
+    if isinstance(value, tf_keras.__internal__.KerasTensor):
+        return value
     try:
-        if isinstance(value, (list, tuple, str, bytes, int, float)):
-            array = value = np.array(value)
-        elif isinstance(value, (tf.Tensor, tf.RaggedTensor)) and hasattr(value, "numpy"):
-            array = value.numpy()
-    except NotImplementedError:  # The list holds symbolic tensors.
+        value = tf.convert_to_tensor(value)
+        known = tf.get_static_value(value)
+    except (TypeError, ValueError):  # Its rows differ in length, for example.
+        known = ""
+    if known is None:
         return value
-    except ValueError:  # Its rows differ in length.
-        array = np.array(None)
-    if not isinstance(array, np.ndarray):
-        return value
+    array = np.asarray(known)
     if array.dtype.kind not in "iubf" or (
             array.dtype.kind == "f" and np.any(array != np.floor(array))):
         raise InputError(f"{name} must hold whole numbers, in sequences of one length; "

@@ -92,8 +92,8 @@ class TokenScores(NamedLayer):
     def call(self, states, word_embeddings):
         """Maps hidden states at the masked positions [B, P, H] and word embeddings
         [V, E] to logits [B, P, V]."""
-        batch, num_predictions, _ = tf.unstack(tf.shape(states))
-        states = tf.reshape(states, [-1, states.shape[-1]])
+        batch, num_predictions, size = plain.sizes(states)
+        states = tf.reshape(states, [-1, size])
         # From width H back to E. There are only a few positions, so float32 costs
         # little, whatever dtype the layers use.
         hidden = self.layer_norm(self.transform(tf.cast(states, tf.float32)))
@@ -121,13 +121,8 @@ class OutputLayer(NamedLayer):
         self.output_bias = self.make_weight("output_bias", [out_size], "zeros")
 
     def call(self, inputs):
-        rows = inputs
-        if inputs.shape.rank == 3:
-            batch, length, size = tf.unstack(tf.shape(inputs))
-            rows = tf.reshape(inputs, [-1, size])
+        *axes, size = plain.sizes(inputs)
+        rows = tf.reshape(inputs, [-1, size])
         logits = tf.matmul(rows, self.output_weights, transpose_b=True)
         logits = tf.nn.bias_add(logits, self.output_bias)
-        if inputs.shape.rank == 3:
-            logits = tf.reshape(logits, [batch, length, logits.shape[-1]])
-            logits.set_shape([*inputs.shape[:2], logits.shape[-1]])
-        return logits
+        return tf.reshape(logits, [*axes, logits.shape[-1]])

@@ -6,7 +6,6 @@
 Shapes: B batch, S sequence, C choices, H hidden, K width.
 """
 
-import dataclasses
 from typing import Mapping, Optional, Sequence
 
 import tensorflow as tf
@@ -17,6 +16,7 @@ from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.head import INPUTS, Head
 from albert_tf.modeling.kernels.packing import PADDED
+from albert_tf.modeling.kernels.plain import sizes
 from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
 
 Features = Mapping[str, tf.Tensor]
@@ -50,8 +50,7 @@ class AlbertWithHeads(ConfiguredModel):
         if reads_pooler and not config.use_pooler:
             raise InputError("config: use_pooler is false, but a head of this model "
                              "reads the pooled output; set use_pooler to true.")
-        super().__init__(config, name, heads=[
-            {"name": head.name, **dataclasses.asdict(head)} for head in heads])
+        super().__init__(config, name)
         self.bert = AlbertModel(config)
         layers = {head.name: head.layers(config) for head in heads}
         # Each layer is an attribute, with a single head under its own name, because
@@ -66,13 +65,6 @@ class AlbertWithHeads(ConfiguredModel):
             # The pooler then has no gradient. The original implementation's optimizer
             # does not change such variables, but here weight decay would.
             self.bert.pooler.trainable = False
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        heads = [Head.kinds[values["name"]](**{
-            name: value for name, value in values.items() if name != "name"})
-                 for values in config["heads"]]
-        return cls(AlbertConfig.from_dict(config["config"]), heads)
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
@@ -106,12 +98,9 @@ class AlbertWithHeads(ConfiguredModel):
         has_choices = ids.shape.rank == 3
         features = {**features, "input_ids": ids}
         if has_choices:
-            choices, length = tf.unstack(tf.shape(ids))[1:]
+            _, choices, length = sizes(ids)
             features = {name: tf.reshape(features[name], [-1, length])
                         for name in INPUTS if features.get(name) is not None}
-            for row in features.values():
-                row.set_shape([ids.shape[0] and ids.shape[1]
-                               and ids.shape[0] * ids.shape[1], ids.shape[2]])
             if seed is not None:
                 # It holds the number of a part's first row, which counts sequences here.
                 seed *= tf.stack([1, 1, choices])[:seed.shape[0]]
@@ -140,10 +129,8 @@ class AlbertWithHeads(ConfiguredModel):
                 self.head_layers[each.name], read, features, dropout, training)
         # 4. Reshape the values of rows [B·C, ...] to those of examples [B, C, ...].
         if has_choices:
-            for name, values in outputs.items():
-                outputs[name] = tf.reshape(values, tf.concat(
-                    [[-1, choices], tf.shape(values)[1:]], axis=0))
-                outputs[name].set_shape([*ids.shape[:2], *values.shape[1:]])
+            outputs = {name: tf.reshape(values, [-1, choices, *sizes(values)[1:]])
+                       for name, values in outputs.items()}
         return outputs
 
 
@@ -160,8 +147,3 @@ class AlbertForTask(AlbertWithHeads):
     def __init__(self, config: AlbertConfig, head: Head):
         super().__init__(config, [head], head.name)
         self.head = head
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        model = AlbertWithHeads.from_config(config)
-        return cls(model.config, *model.heads.values())

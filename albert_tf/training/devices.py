@@ -91,59 +91,21 @@ def check(name: str, num_gpus: Optional[int], num_virtual_cpus: int) -> None:
 
 
 def hardware() -> str:
-    """Returns on what the current strategy computes: '1 CPU (2 threads)', '16 GPUs of 2
-    hosts (NVIDIA A100)'."""
+    """Returns on what the current strategy computes, such as '16 GPUs'."""
     import tensorflow as tf
 
     from albert_tf.modeling.kernels import fast
 
-    strategy, kind = tf.distribute.get_strategy(), fast.device_kind()
-    count, hosts = strategy.num_replicas_in_sync, num_processes(strategy)
-    names = {tf.config.experimental.get_device_details(gpu).get("device_name")
-             for gpu in tf.config.list_physical_devices("GPU")}
-    more = ", ".join(sorted(filter(None, names)))
-    if kind == "CPU":
-        threads = (tf.config.threading.get_intra_op_parallelism_threads()
-                   or parallel.num_cores())
-        more = f"{threads} thread{'s' * (threads > 1)}"
-    return (f"{count} {kind}{'s' * (count > 1)}" + f" of {hosts} hosts" * (hosts > 1)
-            + (more and f" ({more})"))
+    count = tf.distribute.get_strategy().num_replicas_in_sync
+    return f"{count} {fast.device_kind()}{'s' * (count > 1)}"
 
 
 # ---- several processes -----------------------------------------------------
 
 
-def num_processes(strategy: "tf.distribute.Strategy") -> int:
-    """Returns the number of processes; each reads its part of every batch."""
-    import tensorflow as tf
-
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return strategy.extended.num_hosts
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
-        return 1
-    return sum(map(len, resolver.cluster_spec().as_dict().values()))
-
-
-def replica_variable(value: Any, dtype: Any = None, name: Optional[str] = None
-                     ) -> "tf.Variable":
-    """Returns a variable of which every replica keeps its own copy; outside of the
-    replicas it has the value of the first. Call it in the strategy's scope."""
-    import tensorflow as tf
-
-    return tf.Variable(
-        value, trainable=False, dtype=dtype, name=name,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-
 def is_chief(strategy: "tf.distribute.Strategy") -> bool:
     """Returns True in the one process that writes the run's files."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
-        return True
-    first = "chief" if "chief" in resolver.cluster_spec().as_dict() else "worker"
-    return (resolver.task_type, resolver.task_id) == (first, 0)
+    return strategy.extended.should_checkpoint
 
 
 def check_same_start(strategy: "tf.distribute.Strategy", step: int,

@@ -16,12 +16,13 @@ example's number among all rows since the first step.
 
 import itertools
 import math
-from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
+from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
@@ -43,19 +44,6 @@ _DRAWS_PER_BLOCK = 4  # of Philox
 
 # No function here needs AutoGraph, whose conversion makes the start slow.
 _no_autograph = tf.autograph.experimental.do_not_convert
-
-
-class RandomMap(Protocol):
-    """A random change of the examples of a batch, such as
-    `masking.in_training.DynamicMasking`: features and draws int32 [B, num_draws], each
-    uniform over all int32 → features of static shapes. An example's result may depend
-    only on its own features and draws."""
-
-    num_draws: int
-
-    def __call__(self, features: Mapping[str, tf.Tensor],
-                 draws: tf.Tensor) -> dict[str, tf.Tensor]:
-        ...
 
 
 class _FilePart(NamedTuple):
@@ -199,7 +187,8 @@ class RecordBatches(Batches):
         order of the files and of the records in them, in every epoch.
       streams: number of streams, from num_streams; it must divide the rows of a step.
       random_map: changes each example: in training differently each time it is read, in
-        the same way in every evaluation of every run.
+        the same way in every evaluation of every run. Its results have static shapes,
+        and depend only on an example's own features and draws.
       evaluation_spec: given if the evaluation records have other features than those of
         training, such as masks; then `random_map` does not change them.
     """
@@ -208,7 +197,7 @@ class RecordBatches(Batches):
                  evaluation: Optional[Sequence[FileInfo]], *, train_batch_size: int,
                  eval_batch_size: int, seed: int, max_eval_steps: int = 0,
                  shuffle_buffer: int = 10_000, streams: int = 1,
-                 random_map: Optional[RandomMap] = None,
+                 random_map: Optional[DynamicMasking] = None,
                  evaluation_spec: Optional[FeatureSpec] = None):
         super().__init__(train_batch_size, eval_batch_size)
         self.num_evaluation_shapes = 1 if evaluation else 0

@@ -1,7 +1,6 @@
 """The record of a run: metrics.jsonl, the scores that are read from it, curves, and what
 callbacks are told."""
 
-import functools
 import json
 import os
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional
@@ -50,21 +49,18 @@ class MetricsLog:
 
 def read_metrics(path: str) -> list[Row]:
     """Returns the rows of a metrics log; leaves out a last line that was cut short."""
-    advice, rows = "move the file away to start a new log", []
+    rows: list[Row] = []
     lines = [(n, line) for n, line in text_files.read_lines(path) if line.strip()]
     for number, line in lines:
         try:
-            row = text_files.parse_json(line, f"{path}, line {number}", advice)
-            if not (isinstance(row, dict) and type(row.get("step")) is int
-                    and isinstance(row.get("split"), str) and all(
-                        type(value) in (int, float) for name, value in row.items()
-                        if name not in _NO_METRICS)):
-                raise InputError(f"{path}, line {number}: not a JSON object of numbers "
-                                 f"with a step and a split; {advice}.")
-            rows.append(row)
-        except InputError:
+            row = json.loads(line)
+            rows.append({**row, "step": int(row["step"]), "split": str(row["split"]), **{
+                name: float(row[name]) for name in row if name not in _NO_METRICS}})
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             if number < lines[-1][0]:
-                raise
+                raise InputError(
+                    f"{path}, line {number}: not a JSON object of numbers with a step and "
+                    "a split; move the file away to start a new log.") from error
             logging.warning("%s, line %d is incomplete and left out.", path, number)
     return rows
 
@@ -83,7 +79,7 @@ class Scores:
     def __init__(self, rows: Iterable[Row], metric: str, of_set: Mapping[str, Any]):
         self._values: list[float] = []
         for row in rows:
-            if row.get("set", of_set) != of_set:
+            if row.get("set") != of_set:
                 self._values = []
             elif metric in row:
                 self._values.append(row[metric])
@@ -166,22 +162,16 @@ class Event(NamedTuple):
 Callback = Callable[[Event], Any]
 
 
-def tensorboard(folder: str) -> Callback:
+def tensorboard(folder: str, step: Any) -> Callback:
     """Returns a callback that writes metrics for TensorBoard, those of each split into a
-    folder of its own."""
+    folder of its own; `step` is the variable of the number of steps done."""
+    import orbit
     import tensorflow as tf
 
-    # As the package tensorboard makes it, which need not be installed.
-    scalar = tf.compat.v1.SummaryMetadata(
-        plugin_data={"plugin_name": "scalars"}, data_class=1)
-    writer = functools.cache(lambda split: tf.summary.create_file_writer(
-        os.path.join(folder, split)))
+    summaries = orbit.utils.SummaryManager(folder, tf.summary.scalar, step)
 
     def tensorboard_files(event: Event) -> None:
-        if event.metrics:
-            with writer(event.split).as_default(event.step):
-                for name, value in event.metrics.items():
-                    tf.summary.write(name, tf.constant(value), metadata=scalar)
-            writer(event.split).flush()
+        summaries.write_summaries({event.split: event.metrics})
+        summaries.flush()
 
     return tensorboard_files

@@ -82,13 +82,10 @@ class Run:
         step, replicas = options.step, self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
-        parts = step.gradient_accumulation_steps
-        logging.info(
-            "Running on %s in %s: %s with %d replica%s%s.", devices.hardware(),
-            step.dtype, type(self.strategy).__name__, replicas, "s" * (replicas > 1),
-            f", and each replica computes {options.train_batch_size // replicas} of "
-            f"{options.train_batch_size} sequences in a step, in {parts} "
-            f"part{'s' * (parts > 1)}" if optimizer is not None else "")
+        logging.info("Running on %s in %s, %s; training steps of %d sequences in %d "
+                     "parts.", devices.hardware(), step.dtype,
+                     type(self.strategy).__name__, options.train_batch_size,
+                     replicas * step.gradient_accumulation_steps)
         files.make_directory(options.output_dir, "output_dir")
         # The options for options.json.
         self._all_options = {
@@ -232,12 +229,9 @@ class Run:
                 self.batches.shape_of_step(step), self.depth and self.depth.at(step)),
             scaling=self.scaling, computation=self.computation)
         self.signals.on_signal = lambda: self.trainer.stop.assign(True)
-        self.signals.when = (
-            "now" if self.trainer.stops else "after this loop of steps"
-            if self.trainer.runs_on_device
-            else "after this step, which XLA computes as a whole")
-        self._listeners = [tensorboard(os.path.join(output_dir, "tensorboard")),
-                           *self._callbacks] * self.chief
+        self._listeners = [
+            tensorboard(os.path.join(output_dir, "tensorboard"), self.step),
+            *self._callbacks] * self.chief
         self._saved = first
         # The first callback that failed, the step, and its error.
         self._failure: Optional[tuple[Callback, int, BaseException]] = None

@@ -47,7 +47,7 @@ from albert_tf.training.losses import WeightedValues, pretraining_metrics
 
 
 class Orders(DynamicMasking):
-    """An input_pipeline.RandomMap that draws an order for each sequence.
+    """Draws an order for each sequence, as the random_map of RecordBatches.
 
         random_map = Orders(MaskingOptions(20, 1 / 6), SpecialIds(2, 3, 4), 128, 30000)
 

@@ -39,8 +39,6 @@ _NO_EFFECT = frozenset((
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
     "allow_partial_init", "from_scratch", "early_stopping", "recompute", "metric",
     "gradient_accumulation_steps", "id_column", "temperature"))
-# The digests of the training data.
-TRAIN_DATA = "train_data"
 _STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -173,15 +171,10 @@ def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> 
         text_files.write_json(path, options)
         return
     for name, (old, new) in changed_options(output_dir, options).items():
-        if name == TRAIN_DATA:
-            logging.warning(
-                "The training data changed since this run started (%s). Steps that are "
-                "done are not repeated; to train on these data from the start, choose "
-                "a different --output_dir.", ", ".join(different(old, new)))
-        else:
-            logging.warning(
-                "%s was %.100s when this run started and is %.100s now: the result will "
-                "match neither value.", name, json.dumps(old), json.dumps(new))
+        logging.warning(
+            "%s was %.100s when this run started and is %.100s now: the result will "
+            "match neither; choose a different --output_dir to train from the start.",
+            name, json.dumps(old), json.dumps(new))
 
 
 def changed_options(

@@ -18,8 +18,8 @@ from absl import logging
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.kernels.plain import sizes
 from albert_tf.training import optimization
-from albert_tf.training.devices import replica_variable
 from albert_tf.training.evaluation import (
     MeanMetrics, Task, metric_sums, names_of, own_function, shape_key)
 from albert_tf.training.options import StepOptions
@@ -33,6 +33,15 @@ GROWTH_STEPS = 2000
 
 # The number of a step's dataset, and the number of layers that it runs; None for all.
 Kind = tuple[int, Optional[int]]
+
+
+def replica_variable(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
+    """Returns a variable of which every replica keeps its own copy; outside of the
+    replicas it has the value of the first. Call it in the strategy's scope."""
+    return tf.Variable(
+        value, trainable=False, dtype=dtype, name=name,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
 
 class LossScaling(tf.Module):
@@ -133,8 +142,8 @@ class Trainer:
             raise InputError("--sparse_gradient_norm is for one device; leave it out.")
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
-            self.vote = replica_variable(0.0, name="stop_vote")
-            self.mean_vote = replica_variable(0.0, name="mean_stop_vote")
+            self.vote = replica_variable(0.0, tf.float32, "stop_vote")
+            self.mean_vote = replica_variable(0.0, tf.float32, "mean_stop_vote")
         self._names = names_of(lambda features: self._forward(
             computation, features, self._objective.denominators(features), None)[1],
                                self.datasets[0])
@@ -259,8 +268,8 @@ class Trainer:
                 gradients = optimization.dense_float32(gradients)
             return loss, gradients, sums, None
 
-        split_features = {name: tf.reshape(value, tf.concat(
-            [[parts, -1], tf.shape(value)[1:]], axis=0)) for name, value in features.items()}
+        split_features = {name: tf.reshape(value, [parts, -1, *sizes(value)[1:]])
+                          for name, value in features.items()}
         rows, stops = tf.shape(next(iter(features.values())))[0] // parts, self.stops
 
         def goes_on(part, _):
@@ -268,9 +277,6 @@ class Trainer:
 
         def add_part(part, state):
             batch = {name: value[part] for name, value in split_features.items()}
-            for name, row in batch.items():
-                size, *shape = features[name].shape
-                row.set_shape([size // parts if size else None, *shape])
             loss, gradients, sums = self._part_gradients(
                 computation, batch, denominators, seed + tf.stack([0, 0, part * rows]))
             values = [loss, [tf.convert_to_tensor(g) for g in gradients], sums]

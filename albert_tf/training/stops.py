@@ -29,14 +29,12 @@ class StopSignals:
         with StopSignals() as signals:
             while signals.received is None: ...
 
-    At once after the first signal another thread calls `on_signal` and logs that the run
-    stops `when`.
+    At once after the first signal another thread calls `on_signal` and logs a line.
     """
 
     def __init__(self):
         self.received: Optional[int] = None
         self.on_signal: Callable[[], object] = lambda: None
-        self.when = "now"
         self._since = 0.0
         self._old_handlers: dict[int, Any] = {}
 
@@ -63,8 +61,8 @@ class StopSignals:
         while number := receiver.recv(1):
             if not told and number[0] in self._old_handlers:
                 told = True
-                logging.info("Stopping %s; a second signal ends the program at once.",
-                             self.when)
+                logging.info("Stopping as soon as the step allows it; a second signal "
+                             "ends the program at once.")
                 self.on_signal()
             if self._old_fd >= 0:
                 os.write(self._old_fd, number)

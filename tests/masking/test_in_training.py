@@ -3,7 +3,6 @@
     python -m pytest tests/masking/test_in_training.py
 """
 
-import itertools
 import types
 
 import numpy as np
@@ -190,23 +189,6 @@ def test_a_resumed_run_has_the_masks_of_an_unbroken_one(infos):
     for start in (1, 9):
         resumed = train(infos, 24, 2, start_step=start, **options)
         assert examples(resumed) == examples(unbroken[start:start + 2])
-
-
-@pytest.mark.long
-def test_masks_do_not_depend_on_replicas_or_hosts_or_on_threads(infos):
-    whole = examples(train(infos, 8, 8))
-    assert examples(train(infos, 4, 16, replicas=2)) == whole
-    hosts = [train(infos, 4, 8, num_shards=2, shard_index=host) for host in range(2)]
-    assert examples(itertools.chain.from_iterable(zip(*hosts))) == whole
-    tf.random.set_seed(99)
-    dataset = pipelines.training_dataset(
-        infos, UNMASKED, 8, 1, shuffle_buffer=5, random_map=MASK)
-    for threads in (1, 3):
-        options = tf.data.Options()
-        options.threading.private_threadpool_size = threads
-        options.threading.max_intra_op_parallelism = threads
-        made = dataset.prefetch(threads).with_options(options)
-        assert examples(made.take(8)) == whole
 
 
 def test_draws_are_pinned():

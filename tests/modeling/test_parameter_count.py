@@ -26,34 +26,6 @@ PINNED = {
 }
 PINNED |= {f"{size}-v2": PINNED[size] for size in ("base", "large", "xlarge", "xxlarge")}
 
-# Table 1 of the paper, in millions, and which of our counts rounds to it. The figures
-# of the last two follow from no count of their configs.
-TABLE_1 = {
-    "bert-base": (108, "agrees without pooler"),
-    "bert-large": (334, "agrees without pooler"),
-    "bert-xlarge": (1270, "agrees without pooler"), "base": (12, "agrees with pooler"),
-    "large": (18, "agrees with pooler"),
-    "xlarge": (60, "DIFFERS: 58.7M with pooler, 1.3M under the paper's figure"),
-    "xxlarge": (235, "DIFFERS: 222.6M with pooler, 12.4M under the paper's figure"),
-}
-
-# Tables 3 and 4: (embedding size, sharing) of base → exact number, the paper's
-# millions, and which count the number is.
-BASE = {
-    (64, "none"): (87_057_408, 87, "without pooler"),
-    (128, "none"): (89_059_584, 89, "without pooler"),
-    (256, "none"): (93_063_936, 93, "without pooler"),
-    (768, "none"): (108_490_752, 108, "without pooler"),
-    (64, "all"): (9_681_408, 10, "with pooler"),
-    (128, "all"): (11_683_584, 12, "with pooler"),
-    (256, "all"): (15_687_936, 16, "with pooler"),
-    (768, "all"): (31_114_752, 31, "with pooler"),
-    (128, "attention"): (63_647_232, 64, "with pooler"),
-    (768, "attention"): (83_078_400, 83, "with pooler"),
-    (128, "ffn"): (37_686_528, 38, "with pooler"),
-    (768, "ffn"): (57_117_696, 57, "with pooler"),
-}
-
 
 def counts(config):
     count = count_parameters(config)
@@ -83,22 +55,15 @@ def test_shapes_are_those_of_the_models_variables(sharing, changes):
 
 
 def test_script_prints_every_size_and_row():
+    """And the paper's tables, whose numbers differ in two rows of the first."""
     sizes, *tables = [
         {line.split("  ")[0]: line for line in part.splitlines()[1:]} for part in
         run_python("count_parameters.py", check=True).stdout.strip().split("\n\n")]
     assert {name: tuple(line.split()[1:]) for name, line in sizes.items()} == {
         name: tuple(f"{number:,}" for number in pinned) for name, pinned in PINNED.items()}
-    first, third, fourth = tables
-    assert first.keys() == TABLE_1.keys() and len(third) == len(fourth) == 8
-    for name, (millions, note) in TABLE_1.items():
-        assert first[name].endswith(note) and f" {millions}M " in first[name]
-    for (size, sharing), (exact, millions, counted) in BASE.items():
-        label = f"base, E={size}, shared: {sharing}"
-        lines = [table[label] for table in (third, fourth) if label in table]
-        assert lines, label
-        for line in lines:
-            assert f" {exact:,} " in line and f" {millions}M " in line
-            assert line.endswith(f"agrees {counted}")
+    assert [*map(len, tables)] == [7, 8, 8]
+    assert [label for table in tables for label, line in table.items()
+            if " agrees " not in line] == ["xlarge", "xxlarge"]
 
 
 def test_script_counts_one_model():

@@ -8,7 +8,7 @@ import pytest
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training.schedules import PRETRAINING_RECIPES, depth_of
-from tests.training.tiny_trainer import Training, assert_close, column
+from tests.training.tiny_trainer import Training, assert_close
 
 STEPS = 1000
 
@@ -66,16 +66,6 @@ def test_recipe_with_slots_for_its_masks(recipe, length, slots):
     assert PRETRAINING_RECIPES[recipe].slots_at(length) == {
         "max_predictions_per_seq": slots}
     assert not PRETRAINING_RECIPES["release"].slots_at(length)
-
-
-@pytest.mark.long
-def test_fewer_passes_are_a_shallower_model(eager):
-    """Of shared layers: weights, moments and dropout are the same."""
-    deep = Training(layers=3, passes=(2,), dropout=0.3)
-    shallow = Training(layers=2, dropout=0.3)
-    expected, found = shallow.run(), deep.run()
-    assert column(found, "total_loss") == pytest.approx(column(expected, "total_loss"))
-    assert_close(deep.state(), shallow.state(), 1e-6)
 
 
 def test_depth_changes_while_moments_stay(eager):

@@ -1,9 +1,8 @@
-"""Who writes, which batches a replica gets, when another worker is gone, TF_CONFIG."""
+"""Which batches a replica gets, when another worker is gone, TF_CONFIG."""
 
 import json
 import socket
 import threading
-import types
 from unittest import mock
 
 import numpy as np
@@ -15,21 +14,6 @@ from albert_tf.training import devices
 from albert_tf.training.batches import Batches
 from tests import tiny_run
 from tests.commands import free_ports
-
-
-@pytest.mark.parametrize("task_type, task_id, cluster, chief", [
-    (None, None, {}, True),
-    ("", 0, {}, True),
-    ("chief", 0, {"chief": ["a:1"], "worker": ["b:1"]}, True),
-    ("worker", 0, {"chief": ["a:1"], "worker": ["b:1"]}, False),
-    ("worker", 0, {"worker": ["a:1", "b:1"]}, True),
-    ("worker", 1, {"worker": ["a:1", "b:1"]}, False)])
-def test_one_process_writes(task_type, task_id, cluster, chief):
-    resolver = None if task_type is None else types.SimpleNamespace(
-        task_type=task_type, task_id=task_id,
-        cluster_spec=lambda: tf.train.ClusterSpec(cluster))
-    strategy = types.SimpleNamespace(cluster_resolver=resolver)
-    assert devices.is_chief(strategy) is chief
 
 
 def test_a_worker_that_is_gone_is_told_from_other_errors():
@@ -71,14 +55,9 @@ def test_what_is_not_used_is_mentioned(monkeypatch, caplog):
     assert "has a GPU or TPU that TensorFlow does not see. Install" in caplog.text
 
 
-def test_hardware(monkeypatch):
-    monkeypatch.setattr(
-        tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
-    assert devices.hardware() == "1 CPU (3 threads)"
+def test_hardware():
     with tiny_run.strategy(2).scope():
-        assert devices.hardware() == "2 CPUs (3 threads)"
-        monkeypatch.setattr(devices, "num_processes", lambda strategy: 2)
-        assert devices.hardware() == "2 CPUs of 2 hosts (3 threads)"
+        assert devices.hardware() == "2 CPUs"
 
 
 class Numbers(Batches):

@@ -157,16 +157,6 @@ def test_streams_have_orders_of_their_own(infos):
     assert sorted(second) == sorted(first + half) and list(second) != list(first + half)
 
 
-def test_streams_are_mixed(infos):
-    # 24 steps see three epochs of each stream of 10.
-    numbers = train(infos, 8, 15, streams=4)
-    for row in range(0, 8, 2):
-        stream = flat(step[row:row + 2] for step in numbers)
-        epochs = [stream[i:i + 10] for i in range(0, 30, 10)]
-        assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
-        assert len(set(map(tuple, epochs))) == 3 and min(epochs[0]) == 5 * row
-
-
 @pytest.mark.parametrize("num_records, batch_size, streams", [
     (10**6, 4096, 16), (10**6, 96, 48), (10**6, 20, 4), (10**6, 25, 1),
     (16 * 1024, 32, 16), (16 * 1024 - 1, 32, 8), (1000, 32, 1), (3 * 1024, 6, 3)])

@@ -46,7 +46,7 @@ def test_last_line_cut_short_is_left_out_with_a_warning(tmp_path, caplog):
 
 @pytest.mark.parametrize("line", [
     "{cut", "7", '{"step": 3}', "[" * 100_000, '{"step": 3, "x": ' + 5000 * "9" + "}",
-    '{"step": "3", "split": "train"}', '{"step": 3, "split": "eval", "loss": {}}'])
+    '{"step": [], "split": "train"}', '{"step": 3, "split": "eval", "loss": {}}'])
 def test_other_lines_that_are_no_rows_stop(line, tmp_path):
     log = write_log(tmp_path, [10])
     with open(log.path, "a", encoding="utf-8") as stream:

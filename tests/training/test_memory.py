@@ -1,11 +1,11 @@
 """What a batch is estimated to need, against what was measured."""
 
 import pytest
-import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.training.options import Sequences, StepOptions
 from benchmarks import contestants
+from tests import tiny_run
 
 
 # Peak of a training step less the memory before it, of benchmarks/results/memory.json.
@@ -35,26 +35,12 @@ def test_evaluation(model, rows, length, predictions, measured):
     assert found(vectors=1000) > 20 * found()
 
 
-def most_bytes(parts):
-    """That the tensors of a training step hold at one time."""
+@pytest.mark.long
+def test_parts_of_a_batch_are_computed_one_after_the_other():
     config = AlbertConfig(
         vocab_size=100, embedding_size=16, hidden_size=64, num_hidden_layers=2,
         num_attention_heads=4, intermediate_size=256, max_position_embeddings=128)
-    step = contestants.ours(config, 16, 128, "float32",
-                            gradient_accumulation_steps=parts)
-    found = []
-    for _ in range(3):  # The order of operations is not always the same.
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        step()
-        found.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
-    return min(found)
-
-
-@pytest.mark.long
-def test_parts_of_a_batch_are_computed_one_after_the_other():
-    try:
-        tf.config.experimental.get_memory_info("CPU:0")
-    except ValueError:
-        pytest.skip("TensorFlow does not count this device's memory")
-    assert most_bytes(2) < 0.7 * most_bytes(1)
+    one, two = (tiny_run.most_bytes(contestants.ours(
+        config, 16, 128, "float32", gradient_accumulation_steps=parts))
+        for parts in (1, 2))
+    assert two < 0.7 * one

@@ -20,7 +20,7 @@ from albert_tf.masking.options import MaskingOptions, cumulative_ngram_probabili
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.modeling.pretraining import AlbertForPreTraining
 from albert_tf.training import losses, permutation
-from albert_tf.training.permutation import AlbertForPermutation, Orders, streams_mask
+from albert_tf.training.permutation import AlbertForPermutation, Orders
 from tests import tiny_run
 from tests.masking.maskers import (
     IDS, ODD_ROWS, VOCABULARY, features, random_rows, words_of)
@@ -75,22 +75,6 @@ def test_the_end_of_the_order_are_the_ngrams_of_the_reference(options):
         assert labels[:count].tolist() == [row[at] for at in positions[:count]]
         assert not positions[count:].any() and not labels[count:].any()
         assert not {row[at] for at in in_order} & {IDS.cls, IDS.sep}
-
-
-def test_mask_of_the_streams():
-    order, mask = (np.array([row], np.int32) for row in (
-        [0, 5, 0, 2, 0], [1, 1, 1, 1, 0]))
-    seen = streams_mask(*map(tf.constant, (order, [[2, 5]], mask))).numpy()[0]
-    assert seen.astype(int).tolist() == [
-        # content: the first four are tokens
-        [1, 0, 1, 0, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0],
-        [1, 0, 1, 0, 0, 0, 0],
-        [1, 0, 1, 1, 0, 0, 0],
-        [1, 0, 1, 0, 0, 0, 0],
-        # queries: of position 3, and of 1, which is later
-        [1, 0, 1, 0, 0, 0, 0],
-        [1, 0, 1, 1, 0, 0, 0]]
 
 
 def batch_of(orders, ids):

@@ -11,6 +11,7 @@ models on CPUs, whose batches have any shape and need no gradients.
 (packing.OnTpu) with the parts of kernels.tpu.
 """
 
+import functools
 import math
 from typing import Optional
 
@@ -63,10 +64,9 @@ def product(inputs: tf.Tensor, kernel: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
     """[..., in] × [in, out] + bias [out] float32 → [..., out], as one product of
     matrices."""
-    rows = inputs
-    if inputs.shape.rank != 2:
-        # One product [B·S, in] × [in, out] is faster than one for each sequence.
-        rows = tf.reshape(inputs, [-1, kernel.shape[0]])
+    # One product [B·S, in] × [in, out] is faster than one for each sequence.
+    is_flat = inputs.shape.rank == 2
+    rows = inputs if is_flat else tf.reshape(inputs, [-1, kernel.shape[0]])
     output = tf.matmul(rows, kernel)
     # TensorFlow fuses a bias into a product if it is added directly after it.
     if bias is not None and output.dtype == bias.dtype:
@@ -75,9 +75,10 @@ def product(inputs: tf.Tensor, kernel: tf.Tensor,
         output = with_gradient(
             lambda inputs, bias: tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)),
             lambda upstream: (upstream, *_sum_rows(upstream)), output, bias)
-    if inputs.shape.rank == 2:
+    if is_flat:
         return output
-    # Restore the axes, and the sizes that are known, which reshaping forgets.
+    # Restore the axes, and the sizes that are known, which reshaping forgets. (ONNX
+    # exports know the product of all rows by these operations.)
     size = kernel.shape[1]
     output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [size]], axis=0))
     output.set_shape(inputs.shape[:-1].concatenate([size]))
@@ -108,33 +109,14 @@ def _sum_rows(*tensors):
 
 # ---- compiled between products ---------------------------------------------
 
-# (function, types and shapes of tensors, other arguments) → the compiled function.
-_compiled = {}
+_compiled = functools.cache(functools.partial(
+    tf.function, jit_compile=True, autograph=False))
 
 
 def island(function, *args):
-    """Calls function(*args), compiled by XLA for tensors of these shapes; other
-    arguments, and those in a Dropped, are constants.
-
-    There is one tf.function for each signature: all layers with the same shapes share
-    it, and TensorFlow does not warn of a function that is traced for many shapes.
-    """
-    flat = tf.nest.flatten(args)
-    key = (function, *((each.dtype, tuple(each.shape)) if tf.is_tensor(each) else each
-                       for each in flat))
-    if key not in _compiled:
-        # What is compiled must not hold the tensors of this call.
-        rest = tf.nest.map_structure(
-            lambda each: tf.Tensor if tf.is_tensor(each) else each, args)
-
-        def call(*tensors):
-            given = iter(tensors)
-            return function(*tf.nest.map_structure(
-                lambda each: next(given) if each is tf.Tensor else each, rest))
-
-        call.__name__ = function.__name__  # Profiles show this name.
-        _compiled[key] = tf.function(call, jit_compile=True, autograph=False)
-    return _compiled[key](*filter(tf.is_tensor, flat))
+    """Calls function(*args), compiled by XLA once for each type and shape of the
+    tensors, so that all layers share it; other arguments are constants."""
+    return _compiled(function)(*args)
 
 
 def _row_sums(inputs):

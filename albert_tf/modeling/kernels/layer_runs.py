@@ -24,7 +24,8 @@ the memory:
 
 import collections
 import dataclasses
-from typing import Callable, Mapping, NamedTuple, Optional, Sequence
+import itertools
+from typing import Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
@@ -71,8 +72,8 @@ class Computation:
 
 class LayerRuns:
     """The layers of one forward pass: pairs of an attention block and a feed-forward
-    block, each with `scope` and `layer_weights(dtype, uses)`, the same pair for layers
-    that share; the rest is as for Encoder.call."""
+    block, each with `scope`, `draws` and `layer_weights(dtype, uses)`, the same pair for
+    layers that share; the rest is as for Encoder.call."""
 
     def __init__(self, layers: Sequence[tuple], computation: Computation,
                  attention_bias: tf.Tensor, seeds: DropoutSeeds, layout: Layout):
@@ -84,32 +85,32 @@ class LayerRuns:
     def __call__(self, attention, ffn, hidden: tf.Tensor,
                  positions: Optional[tf.Tensor] = None) -> tf.Tensor:
         """Runs the next layer: [..., H] → [..., H], or [B, Q, H] at `positions`."""
-        weights = []
-        for block in (attention, ffn):
-            if self._computation.constants is not None:
-                weights.append(tf.nest.map_structure(
-                    tf.convert_to_tensor, self._computation.constants[block.scope]))
-                continue
-            if block.scope not in self._weights:
-                self._weights[block.scope] = iter(
-                    block.layer_weights(hidden.dtype, self._uses[block.scope]))
-            weights.append(next(self._weights[block.scope]))
+        weights = [next(self._weights_of(block, hidden.dtype))
+                   for block in (attention, ffn)]
         # Layers that share their blocks share one function, which recomputation traces
-        # only once. The trace also counts its dropouts.
+        # only once.
         key = (attention.scope, ffn.scope, positions is None)
         if key not in self._functions:
             self._functions[key] = self._function(attention, ffn, weights, positions)
-        function, draws = self._functions[key]
         # A layer gets the index of its first dropout, so that each has its own.
-        hidden = function(hidden, self._seeds.next_draw, *tf.nest.flatten(weights))
-        self._seeds.skip(draws[0])
+        hidden = self._functions[key](
+            hidden, self._seeds.next_draw, *tf.nest.flatten(weights))
+        self._seeds.next_draw += attention.draws + ffn.draws
         return hidden
 
-    def _function(self, attention, ffn, like, positions=None) -> tuple[Callable, list]:
-        """Returns a pair of blocks as a function, and a list that will begin with the
-        number of its dropouts: (hidden, index of the first dropout, *weights of both
-        blocks, in the structure of `like`) → hidden."""
-        draws = []
+    def _weights_of(self, block, dtype: tf.DType) -> Iterator[NamedTuple]:
+        """Returns what is left of a block's weights: one for each layer that uses it."""
+        constants = self._computation.constants
+        if block.scope not in self._weights:
+            self._weights[block.scope] = iter(block.layer_weights(
+                dtype, self._uses[block.scope])) if constants is None else (
+                    itertools.repeat(tf.nest.map_structure(
+                        tf.convert_to_tensor, constants[block.scope])))
+        return self._weights[block.scope]
+
+    def _function(self, attention, ffn, like, positions=None) -> Callable[..., tf.Tensor]:
+        """Returns a pair of blocks as a function: (hidden, index of its first dropout,
+        *weights of both blocks, in the structure of `like`) → hidden."""
         structure = tf.nest.map_structure(lambda _: None, like)
 
         def layer(hidden, first_draw, *weights):
@@ -117,12 +118,10 @@ class LayerRuns:
             seeds = self._seeds.after(hidden, first_draw)
             hidden = attention(hidden, self._attention_bias, seeds, of_attention,
                                self._layout, positions)
-            hidden = ffn(hidden, seeds, of_ffn, self._layout if positions is None
-                         else self._layout.of_positions)
-            draws.append(seeds.drawn)
-            return hidden
+            return ffn(hidden, seeds, of_ffn, self._layout if positions is None
+                       else self._layout.of_positions)
 
-        return recomputed(layer) if self._computation.recompute else layer, draws
+        return recomputed(layer) if self._computation.recompute else layer
 
     def in_a_loop(self, hidden: tf.Tensor, layers: Sequence[tuple]
                   ) -> tuple[tf.Tensor, Sequence[tuple]]:
@@ -137,20 +136,20 @@ class LayerRuns:
                 and len(layers) > 2 and fast.device_kind() == "TPU"):
             return hidden, layers
         count, pair = len(layers) - 1, layers[0]
+        draws = sum(block.draws for block in pair)
         weights = [block.layer_weights(tf.float32, 1)[0] for block in pair]
-        function, draws = self._function(*pair, weights)
+        function = self._function(*pair, weights)
 
         def body(number, draw, hidden):
             # Cast within the loop: it sums the gradients of `weights`, in float32.
             cast = [copies(weight, hidden.dtype, 1)[0] if weight.shape.rank == 2
                     else weight for weight in tf.nest.flatten(weights)]
-            hidden = function(hidden, draw, *cast)
-            return number + 1, draw + draws[0], hidden
+            return number + 1, draw + draws, function(hidden, draw, *cast)
 
         hidden = tf.while_loop(
             lambda number, *_: number < count, body, (0, self._seeds.next_draw, hidden),
             maximum_iterations=count, parallel_iterations=1)[-1]
-        self._seeds.skip(count * draws[0])
+        self._seeds.next_draw += count * draws
         self._uses.subtract({block.scope: count for block in pair})
         return hidden, layers[-1:]
 

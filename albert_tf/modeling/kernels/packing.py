@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from albert_tf.modeling.kernels import fast, tpu
 from albert_tf.modeling.kernels.fast import product, with_gradient
-from albert_tf.modeling.kernels.plain import Dropped, Parts, wide
+from albert_tf.modeling.kernels.plain import Dropped, Parts, sizes, wide
 
 # N is a multiple of B · S / 16, because XLA compiles the element-wise parts for each N.
 _SIZES = 16
@@ -88,15 +88,12 @@ class Layout:
     def dropped_probs(self, seeds, query: tf.Tensor, key: tf.Tensor, rate: float
                       ) -> Optional[Dropped]:
         """Draws which attention probabilities dropout keeps."""
-        # Sizes that are known are ints.
-        sizes = [[tf.shape(tensor)[axis] if size is None else size
-                  for axis, size in enumerate(tensor.shape)] for tensor in (query, key)]
-        return seeds.draw([*sizes[0][:-1], sizes[1][2]], rate)
+        return seeds.draw([*sizes(query)[:-1], sizes(key)[2]], rate)
 
     def dropped(self, seeds, hidden: tf.Tensor, rate: float) -> Optional[Dropped]:
         """Draws which units of `hidden` [..., H] dropout keeps, by random.DropoutSeeds;
         the same units in every layout."""
-        return seeds.draw(tf.shape(hidden), rate)
+        return seeds.draw(sizes(hidden), rate)
 
     def parts(self, hidden: tf.Tensor) -> Parts:
         """Returns the element-wise parts for `hidden` [..., H]."""
@@ -169,8 +166,7 @@ class Packed(Layout):
     def __init__(self, mask: tf.Tensor, served: bool = False):
         self._served, self.of_positions = served, PADDED
         self._known = mask.shape.is_fully_defined()
-        self._batch, self._length = mask.shape if self._known else tf.unstack(
-            tf.shape(mask))
+        self._batch, self._length = sizes(mask)
         self._most = self._batch * self._length
         is_token = tf.not_equal(mask, 0)
         is_token |= tf.logical_not(tf.reduce_any(is_token, axis=1, keepdims=True))
@@ -193,16 +189,12 @@ class Packed(Layout):
             is_token, tf.cumsum(tf.cast(is_token, tf.int32)) - 1, count)
 
     def unpad(self, hidden):
-        return with_gradient(
-            lambda inputs: tf.gather(inputs, self._positions),
-            lambda upstream: tf.gather(upstream, self._places),
-            tf.reshape(hidden, [self._most, hidden.shape[-1]]))
+        return _moved(tf.reshape(hidden, [self._most, hidden.shape[-1]]),
+                      self._positions, self._places)
 
     def pad(self, hidden):
-        padded = with_gradient(lambda inputs: tf.gather(inputs, self._places),
-                               lambda upstream: tf.gather(upstream, self._positions),
-                               hidden)
-        return tf.reshape(padded, [self._batch, self._length, hidden.shape[-1]])
+        return tf.reshape(_moved(hidden, self._places, self._positions),
+                          [self._batch, self._length, hidden.shape[-1]])
 
     def at(self, hidden, positions):
         positions += self._length * tf.range(self._batch)[:, tf.newaxis]
@@ -257,6 +249,11 @@ class Packed(Layout):
     def parts(self, hidden):
         most = self._most if self._known else hidden.shape[0]
         return fast.parts_for(tf.TensorShape([most, *hidden.shape[1:]]), self._served)
+
+
+def _moved(rows: tf.Tensor, places: tf.Tensor, back: tf.Tensor) -> tf.Tensor:
+    return with_gradient(lambda rows: tf.gather(rows, places),
+                         lambda upstream: tf.gather(upstream, back), rows)
 
 
 def layout_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> Layout:

@@ -53,6 +53,13 @@ def wide(inputs: tf.Tensor) -> tf.Tensor:
     return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
 
 
+def sizes(tensor: tf.Tensor) -> list:
+    """Returns the sizes of a tensor's axes: ints, or scalars where they are known only
+    when the graph runs."""
+    return [tf.shape(tensor)[axis] if size is None else size
+            for axis, size in enumerate(tensor.shape)]
+
+
 def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the function of a `hidden_act`; "gelu" is the tanh approximation, as in
     the original implementation."""

@@ -81,11 +81,9 @@ def _keep(seed: tf.Tensor, first_row: tf.Tensor, shape, rate: float) -> tf.Tenso
         low = counter[0] + first_row * tf.cast(blocks, tf.uint64)
         return tf.stack([low, counter[1] + tf.constant(series, tf.uint64)])
 
-    static_shape = tf.get_static_value(tf.convert_to_tensor(shape))
     # In int64, since a large batch has more units than int32 can count.
     rows, *row_shape = (
-        tf.unstack(tf.cast(shape, tf.int64)) if static_shape is None
-        else map(int, static_shape))
+        tf.cast(size, tf.int64) if tf.is_tensor(size) else size for size in shape)
     units = math.prod(row_shape)
     # One random number for each unit. The choice does not depend on the tensor's dtype,
     # so that the same units are dropped in every dtype.
@@ -140,7 +138,6 @@ class DropoutSeeds:
     def __init__(self, seed: Optional[tf.Tensor], purpose: Optional[int] = None):
         self._seed = None
         self.next_draw = 0  # index of the next dropout in the forward pass
-        self.drawn = 0  # how many dropouts this object has drawn
         if seed is not None:
             self._first_row = seed[2] if seed.shape[0] == 3 else tf.constant(0)
             seed = seed[:2] if purpose is None else tf.random.fold_in(seed[:2], purpose)
@@ -152,7 +149,7 @@ class DropoutSeeds:
             return None
         # The seed depends only on the dropout's index, so that a step can be repeated.
         seed = _not_negative(tf.random.fold_in(self._seed, self.next_draw))
-        self.skip(1)
+        self.next_draw += 1
         if fast.device_kind() == "TPU":
             keep = tpu.keep(tf.random.fold_in(seed, self._first_row), shape, rate)
         else:
@@ -168,17 +165,12 @@ class DropoutSeeds:
         cost memory.
         """
         seeds = copy.copy(self)
-        seeds.next_draw, seeds.drawn = next_draw, 0
+        seeds.next_draw = next_draw
         # Make the seed depend on the tensor, and with it everything that is drawn.
         if self._seed is not None:
             seeds._seed = after(self._seed, tensor)
         return seeds
 
-    def skip(self, count: int) -> None:
-        """Advances as if `count` more dropouts had been drawn."""
-        self.next_draw += count
-        self.drawn += count
-
     def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes a share `rate` of `inputs` and scales up the rest."""
-        return plain.drop(inputs, self.draw(tf.shape(inputs), rate))
+        return plain.drop(inputs, self.draw(plain.sizes(inputs), rate))

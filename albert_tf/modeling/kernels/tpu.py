@@ -140,7 +140,6 @@ def keep(seed: tf.Tensor, shape, rate: float) -> tf.Tensor:
     The numbers come from the generator that XLA takes for the device; on TPUs it is
     that of the hardware.
     """
-    shape = [int(size) for size in tf.get_static_value(tf.convert_to_tensor(shape))]
     # Two units share a number: halves of the first axis of even size. The last two
     # axes are not halved, because that would move numbers in memory.
     axis = next((axis for axis, size in enumerate(shape[:-2]) if size % 2 == 0), None)

@@ -284,21 +284,6 @@ def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
     step.get_concrete_function()
 
 
-@pytest.mark.parametrize("dtype, fast_parts", [
-    ("bfloat16", False), ("bfloat16", True), ("float16", True)])
-def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeypatch):
-    monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast_parts else 1 << 60)
-    model, step = model_and_step(Computation(dtype))
-    outputs, gradients = step()
-    for tensor in (*outputs.values(), *gradients, *model.variables):
-        assert tensor.dtype == tf.float32
-    low = [op for op in step.get_concrete_function().graph.get_operations()
-           if op.type in ("MatMul", "BatchMatMulV2") and op.outputs[0].dtype == dtype]
-    # In a layer query, key and value, scores, context and three dense layers; each
-    # once forward and twice backward.
-    assert len(low) >= 3 * 6
-
-
 # ---- draws -----------------------------------------------------------------
 
 
@@ -311,11 +296,9 @@ def test_random_bytes_are_those_of_tensorflow(counter):
     expected = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[4 * blocks], key=key, counter=counter, dtype=tf.uint32,
         alg=tf.random.Algorithm.PHILOX.value)
-    fused._compiled.clear()
     for number in (blocks, tf.constant(blocks)):
         found = random.random_bytes(key, counter, number).numpy()
         np.testing.assert_array_equal(found.view(np.uint32), expected)
-    assert [function.__name__ for function, *_ in fused._compiled] == ["_philox"]
 
 
 def test_random_bytes_are_the_same_however_they_are_drawn(monkeypatch):
@@ -338,7 +321,7 @@ def test_draws_do_not_depend_on_what_is_known_of_a_shape():
     seeds, shape = tf.constant([5, 7, 3]), [4, 3, 57, 59]
     known = DropoutSeeds(seeds).draw(shape, 0.1).keep
     unknown = tf.function(
-        lambda shape: DropoutSeeds(seeds).draw(shape, 0.1).keep,
+        lambda shape: DropoutSeeds(seeds).draw(tf.unstack(shape), 0.1).keep,
         input_signature=[tf.TensorSpec([4], tf.int32)])(tf.constant(shape))
     np.testing.assert_array_equal(known, unknown)
 

@@ -126,30 +126,6 @@ def _fast(monkeypatch):
 # ---- layouts ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_what_is_packed_comes_back(lengths):
-    features = inputs(lengths)
-    layout = packing.Packed(tf.constant(features["input_mask"]))
-    hidden = tf.random.stateless_normal([4, LENGTH, 6], [1, 2])
-    packed = layout.unpad(hidden)
-    real = there(features)
-    assert packed.shape[0] >= min(real.sum() + 1, real.size)
-    assert packed.shape[0] in (real.size, *range(2, real.size, 2))  # 28 / 16, up
-    np.testing.assert_array_equal(
-        np.where(real, layout.pad(packed), 0), np.where(real, hidden, 0))
-    first, second, third = layout.to_heads(tf.concat([packed] * 3, axis=1), 3, 2)
-    np.testing.assert_array_equal(first, third)
-    np.testing.assert_array_equal(
-        first, tf.transpose(tf.reshape(layout.pad(packed), [4, LENGTH, 3, 2]),
-                            [0, 2, 1, 3]))
-    np.testing.assert_array_equal(
-        layout.pad(layout.from_heads(second)), layout.pad(packed))
-    positions = features["masked_lm_positions"]
-    np.testing.assert_array_equal(
-        layout.at(packed, tf.constant(positions)),
-        np.take_along_axis(hidden.numpy(), positions[..., np.newaxis], axis=1))
-
-
 def test_few_sizes_whatever_the_padding():
     sizes, sequences = set(), np.arange(64)
     for count in range(0, 64 * 9 + 1, 8):
@@ -236,17 +212,6 @@ def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
     assert run.computation == Computation(skip_padding=not jit_compile)
 
 
-def test_an_exported_model_takes_any_size():
-    """Padding is skipped where sizes are known alone."""
-    model = models.classifier(tiny_run.config(), 2)
-    how = Computation(skip_padding=True)
-    step = tf.function(lambda x: model(x, computation=how)["logits"], input_signature=[
-        {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}])
-    found = step({name: value[:, :6] for name, value in INPUTS.items()})
-    assert found.shape == [4, 2]
-    assert_close(step(INPUTS), model(INPUTS)["logits"])
-
-
 # ---- the last layer at the positions that are read --------------------------
 
 
@@ -265,18 +230,6 @@ def test_rows_and_gradients_are_those_of_all_positions(
     assert_close(outputs_and_gradients(model, positions=POSITIONS, **how),
                  outputs_and_gradients(model, read=POSITIONS), tolerance,
                  same_types="dtype" not in how)
-
-
-def test_shapes_without_and_with_positions():
-    model = with_weights(AlbertModel)
-    whole, some, none = (
-        model(INPUTS, positions=positions)
-        for positions in (None, POSITIONS, IDS[:, :0]))
-    for out, count in ((whole, 7), (some, 3), (none, 0)):
-        assert out["sequence_output"].shape == [4, count, 8]
-        assert out["sequence_output"] is out["encoder_outputs"][-1]
-        assert [o.shape[1] for o in out["encoder_outputs"]] == [7, count]
-        assert_close(out["pooled_output"], whole["pooled_output"])
 
 
 def test_sizes_that_are_not_known():

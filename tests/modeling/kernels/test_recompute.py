@@ -40,32 +40,17 @@ def gradients_of(layers: int, recompute: bool):
     return gradients
 
 
-def most_bytes(layers: int, recompute: bool) -> int:
-    """That the tensors of forward and backward pass hold at one time."""
-    gradients = gradients_of(layers, recompute)
-    found = []
-    for _ in range(4):  # The order of operations is not always the same.
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        gradients(tf.constant([1, 2]))
-        found.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
-    return min(found)
-
-
-@pytest.fixture(name="fast")
-def _fast(monkeypatch):
-    """The fast parts; gradients of kernels are summed one by one."""
+@pytest.mark.slow
+def test_of_a_layer_its_input_alone_is_kept(monkeypatch):
+    """Neither what is in it, nor draws of dropout, nor gradients of its kernels, which
+    are summed one by one."""
     monkeypatch.setattr(fused, "MIN_SIZE", 0)
     monkeypatch.setattr(layer_runs, "_SUMMED_BYTES", 1)
-    try:
-        tf.config.experimental.get_memory_info("CPU:0")
-    except ValueError:
-        pytest.skip("TensorFlow does not count this device's memory")
 
+    def most_bytes(layers, recompute):
+        gradients = gradients_of(layers, recompute)
+        return tiny_run.most_bytes(lambda: gradients(tf.constant([1, 2])))
 
-@pytest.mark.slow
-def test_of_a_layer_its_input_alone_is_kept(fast):
-    """Neither what is in it, nor draws of dropout, nor gradients of its kernels."""
     a_layer = {recompute: (most_bytes(8, recompute) - most_bytes(2, recompute)) / 6
                for recompute in (False, True)}
     assert a_layer[True] < HIDDEN_BYTES + DRAWN_BYTES
