@@ -122,7 +122,8 @@ class OutputLayer(NamedLayer):
 
     def call(self, inputs):
         *axes, size = plain.sizes(inputs)
-        rows = tf.reshape(inputs, [-1, size])
+        is_flat = inputs.shape.rank == 2
+        rows = inputs if is_flat else tf.reshape(inputs, [-1, size])
         logits = tf.matmul(rows, self.output_weights, transpose_b=True)
         logits = tf.nn.bias_add(logits, self.output_bias)
-        return tf.reshape(logits, [*axes, logits.shape[-1]])
+        return logits if is_flat else tf.reshape(logits, [*axes, logits.shape[-1]])

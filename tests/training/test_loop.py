@@ -116,8 +116,10 @@ def go_back_to(folder, step):
     for path in folder.glob("model.ckpt-[0-9]*"):
         if int(path.name.split("-")[1].split(".")[0]) > step:
             path.unlink()
-    tf.train.update_checkpoint_state(str(folder), f"model.ckpt-{step}", [
-        f"model.ckpt-{number}" for number in range(3, step + 1, 3)])
+    steps_left = range(3, step + 1, 3)
+    tf.compat.v1.train.update_checkpoint_state(
+        str(folder), f"model.ckpt-{step}", [f"model.ckpt-{left}" for left in steps_left],
+        all_model_checkpoint_timestamps=[*map(float, steps_left)])
 
 
 def rows_of(folder, split):
