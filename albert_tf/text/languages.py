@@ -50,7 +50,7 @@ _MORE_ENDS = re.compile(
 _MORE_SCRIPTS = re.compile("[\u0d80-\u0fff\u1780-\u17ff]")
 _LEAST_CLAUSE = 20  # characters; what is shorter stays with the next clause
 # Marks after which a long sentence without spaces may be cut.
-_CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
+_CLAUSE_ENDS = "，、；：,;:…。！？"
 
 
 def check_language(code: str) -> str:
@@ -130,8 +130,8 @@ def cut_long(sentence: str, max_chars: int) -> list[str]:
     while len(sentence) > max_chars:
         cut = sentence.rfind(" ", 1, max_chars + 1)
         if cut < 0:
-            ends = [m.end() for m in _CLAUSE_END.finditer(sentence, 0, max_chars)]
-            cut = ends[-1] if ends else max_chars
+            marks = [sentence.rfind(mark, 0, max_chars) for mark in _CLAUSE_ENDS]
+            cut = max(marks) + 1 or max_chars
         parts.append(sentence[:cut].strip())
         sentence = sentence[cut:].strip()
     return [*parts, sentence] if sentence else parts
