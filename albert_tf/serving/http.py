@@ -359,7 +359,9 @@ def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
     """Returns a body as it was before its compression."""
     if encoding.strip().lower() in ("", "identity"):
         return content
-    stream = zlib.decompressobj(47)  # for the frame of gzip or of deflate
+    # Some clients leave out the frame of deflate; 47 stands for that or gzip's.
+    is_bare = encoding.lower() == "deflate" and content[:1] and content[0] & 15 != 8
+    stream = zlib.decompressobj(-15 if is_bare else 47)
     with contextlib.suppress(zlib.error):
         whole = stream.decompress(content, most + 1)
         if len(whole) > most:
