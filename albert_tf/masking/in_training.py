@@ -52,16 +52,15 @@ class DynamicMasking:
         and the random token. Returns the features with those of `predictions`.
         """
         ids = features["input_ids"]
-        places, sizes, fates, pieces = self.draws_of_tokens(ids, draws)
+        places, sizes, fates, pieces = self.draws_of_tokens(draws)
         masked = self.visits(features, places, sizes) > 0
         return {**self.predictions(features, masked), "input_ids": tf.where(
             masked, self._replacements(ids, fates, pieces), ids)}
 
-    def draws_of_tokens(self, ids, draws) -> list[tf.Tensor]:
+    def draws_of_tokens(self, draws) -> list[tf.Tensor]:
         """Splits draws [B, n · S] into n tensors [B, S]."""
-        batch = ids.shape[0] if ids.shape[0] is not None else tf.shape(ids)[0]
         return tf.unstack(tf.reshape(
-            draws, [batch, self.num_draws // self._length, self._length]), axis=1)
+            draws, [-1, self.draws_per_token, self._length]), axis=1)
 
     def predictions(self, features, chosen) -> dict[str, tf.Tensor]:
         """Returns `features` without `token_boundary`, and with the chosen tokens, bool

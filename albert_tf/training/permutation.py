@@ -64,8 +64,7 @@ class Orders(DynamicMasking):
         in place of `token_boundary`. `draws` are int32 [B, 2 · S]: for each of S words
         its rank in the order of the visits, and the size of the n-gram that begins there.
         """
-        visits = self.visits(
-            features, *self.draws_of_tokens(features["input_ids"], draws))
+        visits = self.visits(features, *self.draws_of_tokens(draws))
         length = visits.shape[1]
         # The first visit chose the end of the order. Within a span, tokens are read
         # from left to right.
