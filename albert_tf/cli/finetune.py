@@ -233,6 +233,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     if values.export_dir:
         script.check_packages(*["tensorflow_text"] * values.export_text)
         files.check_in_tensorflow(values.export_dir, "--export_dir")
+        files.check_new(values.export_dir, "--export_dir")
     features = {split: os.path.join(values.cached_dir or values.output_dir, split)
                 for split in command.data_options}
     features |= {split: path for split, name in command.feature_options.items()
