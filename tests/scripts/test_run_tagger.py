@@ -30,7 +30,6 @@ USE = dict(FLAGS, do_train=None, do_eval=None, from_scratch=None, train_step=Non
 WRONG = {
     "no train_file": (dict(train_file=None), "--train_file"),
     "no test_file": (dict(do_predict="true"), "--test_file"),
-    "broken column": (dict(train_file="{data}/broken.conll"), "broken.conll, line 2"),
     "scheme of the data": (dict(scheme="iobes", labels="O,Q-X"),
                            "--labels: the tag 'Q-X' is neither O nor one of B-"),
     "no labels": (dict(USE, test_file="{data}/test.conll",
@@ -70,7 +69,6 @@ def _data(tmp_path_factory):
         (folder / f"{split}.conll").write_text("\n".join("".join(
             f"{word}\t{tag}\n" if split != "test" else f"{word}\n"
             for word, tag in sentence(random)) for _ in range(number)))
-    (folder / "broken.conll").write_text("a O\nb B-X O\n")
     (folder / "text.jsonl").write_text(
         json.dumps({"id": "é", "text": "w10 w0 w1 w2, w12 w0 W7."}) + "\n")
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ".", *WORDS]
