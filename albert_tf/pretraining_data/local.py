@@ -119,8 +119,7 @@ def slices(paths: Sequence[str], span: Span, encoder: PieceEncoder,
         yield _documents(held, encoder.separator, counts)
 
 
-def _documents(held: Sequence[tuple], separator: int, counts: InstanceCounts
-               ) -> Documents:
+def _documents(held: list[tuple], separator: int, counts: InstanceCounts) -> Documents:
     """Returns the documents that have a sentence, and counts them."""
     codes, lengths, first, ids = zip(*held)
     lines = sums_before(list(map(len, lengths)))

@@ -113,9 +113,8 @@ def plan_chunks(documents: Documents, copies: range, options: InstanceOptions,
 def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
             at_once: int) -> Iterator[_Chunks]:
     """Yields the first chunks of all walks, then the second ones, and so on, `at_once` or
-    more at a time. If the end of a chunk depends on random numbers and there are few
-    walks, numbers are computed for many steps ahead, because a step takes as long for
-    one walk as for hundreds."""
+    more at a time. For few walks, random numbers are computed for many steps ahead,
+    because a step takes as long for one walk as for hundreds."""
     full_sentences = options.sentence_objective == "none"
     draws = full_sentences or options.random_next_sentence
     active, position = np.arange(len(walks.key)), walks.begin

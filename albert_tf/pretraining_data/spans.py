@@ -25,8 +25,7 @@ _OFFSET_BITS = 44  # the low bits of a document id; the file's number is above t
 BLOCK_BYTES = 128 << 10
 _SPANS = 256
 _SMALLEST_SPAN, _LARGEST_SPAN = 4 << 20, 16 << 20
-# Text is about this many times as large as when it is compressed.
-_COMPRESSION = 4
+_COMPRESSION = 4  # Text is about this many times as large as when it is compressed.
 
 
 class Span(NamedTuple):

@@ -21,9 +21,7 @@ from albert_tf.errors import InputError
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo, read_records, scan
 
-# A short sequence may have no mask, if its words are longer than its budget. If this
-# many have none, nothing was masked.
-_FIRST_RECORDS = 20
+_FIRST_RECORDS = 20  # One may have no mask, if its words are longer than its budget.
 
 
 def _first_records(

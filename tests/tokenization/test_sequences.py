@@ -84,12 +84,6 @@ def test_sequences_are_those_of_one_instance(dtype, seed):
             made.input_mask.dtype] == [np.int32, bool, np.uint8, np.uint8]
 
 
-def test_no_sequences():
-    none = flat([], np.uint16)
-    made = sequences.assemble_batch(np.zeros(0, LENGTHS), none, none, 8, CLS, SEP)
-    assert made.input_ids.shape == (0, 8) and made.lengths.shape == (0,)
-
-
 # ---- words -----------------------------------------------------------------
 
 
