@@ -22,7 +22,6 @@ KINDS = {
     "sentencepiece": dict(spm_model_file=SPM_MODEL, do_lower_case=False),
     "cased release": dict(spm_model_file=SPM_MODEL, do_lower_case=False),
     "wordpiece": dict(vocab_file=WORDPIECE),
-    "cased wordpiece": dict(vocab_file=WORDPIECE, do_lower_case=False),
 }
 
 

@@ -110,13 +110,10 @@ def test_ctrl_c_ends_the_trainer(tmp_path):
     assert not os.path.exists(f"/proc/{child}/exe")
 
 
-@pytest.mark.parametrize("text, options, message", [
-    (["", "  "], Options(), "0 sentences"),
-    (["a short text"], Options(), "1 sentences .*30000"),
-    (lines(), Options(character_coverage=1.5), "character_coverage")])
-def test_refusals(text, options, message):
-    with pytest.raises(InputError, match=message):
-        train(text, options)
+def test_text_that_is_too_short():
+    for text, message in ([""], "0 sentences"), (["a short text"], "1 sentences .*30000"):
+        with pytest.raises(InputError, match=message):
+            train(text)
 
 
 WRONG = {  # message → flags
