@@ -82,10 +82,10 @@ class Run:
         step, replicas = options.step, self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
-        logging.info("Running on %s in %s, %s; training steps of %d sequences in %d "
-                     "parts.", devices.hardware(), step.dtype,
-                     type(self.strategy).__name__, options.train_batch_size,
-                     replicas * step.gradient_accumulation_steps)
+        logging.info("Running on %s in %s, %s%s.", devices.hardware(), step.dtype,
+                     type(self.strategy).__name__, "" if optimizer is None else (
+                         f"; steps of {options.train_batch_size} sequences in "
+                         f"{replicas * step.gradient_accumulation_steps} parts"))
         files.make_directory(options.output_dir, "output_dir")
         # The options for options.json.
         self._all_options = {
