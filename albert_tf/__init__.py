@@ -51,8 +51,9 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     """Returns `__getattr__` and `__dir__` for a package, which load on first use the
     names that its source imports for type checkers, `if TYPE_CHECKING:`."""
     source = inspect.getsource(sys.modules[package])
-    [block] = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
-    module_of = {alias.name: node.module for node in block.body for alias in node.names}
+    imports: list[Any] = next(
+        node.body for node in ast.parse(source).body if isinstance(node, ast.If))
+    module_of = {alias.name: each.module for each in imports for alias in each.names}
 
     def getattr_(name: str) -> Any:
         if name not in module_of:
