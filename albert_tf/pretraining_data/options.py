@@ -9,8 +9,6 @@ from albert_tf.options import check, option
 from albert_tf.tokenization import sequences
 
 SENTENCE_OBJECTIVES = ("order", "next", "none")
-# Much longer than attention can handle; longer sequences would also fill the memory.
-MAX_SEQ_LENGTH = 1 << 15
 
 # Where an instance's second segment comes from. The label is 1 for SWAPPED and
 # RANDOM_DOCUMENT, else 0.
@@ -33,7 +31,7 @@ class InstanceOptions:
 
     max_seq_length: int = option(
         512, "Length of a sequence in tokens, with special tokens.", least=5,
-        most=MAX_SEQ_LENGTH)
+        most=1 << 15)  # Longer ones would fill the memory.
     # Texts in fine-tuning are often shorter. It is decided once for each walk over a
     # document; without a sentence objective, once for each sequence.
     short_seq_prob: float = option(

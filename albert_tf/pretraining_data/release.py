@@ -1,7 +1,5 @@
 """Creates records identical to those of the original implementation, in memory: all
-random numbers are drawn from one generator in its order. `local` creates records of the
-same distribution faster and in constant memory.
-"""
+random numbers are drawn from one generator in its order."""
 
 import itertools
 import time

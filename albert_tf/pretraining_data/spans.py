@@ -22,7 +22,6 @@ from albert_tf.errors import InputError, reading
 # SentencePiece, and 300 with WordPiece if the line has no white space.
 MAX_LINE_BYTES = 2 << 20
 _OFFSET_BITS = 44  # the low bits of a document id; the file's number is above them
-BLOCK_BYTES = 128 << 10
 _SPANS = 256
 _SMALLEST_SPAN, _LARGEST_SPAN = 4 << 20, 16 << 20
 _COMPRESSION = 4  # Text is about this many times as large as when it is compressed.
@@ -81,7 +80,7 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
 
 def read_span(paths: Sequence[str], span: Span,
               prepare: Callable[[list[str]], list[str]],
-              block_bytes: int = BLOCK_BYTES,
+              block_bytes: int = 128 << 10,
               max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lines]:
     """Yields the documents of a span of `paths`, all files of the input, in blocks; the
     first block begins with a document. `prepare` turns lines (which may end in "\\r")
