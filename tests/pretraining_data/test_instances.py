@@ -81,11 +81,6 @@ def _segments(instance):
     return instance.tokens[1:end], instance.tokens[end + 1:-1]
 
 
-def test_a_single_sentence_is_skipped_and_counted():
-    assert _walk(0, single_segment="skip") == ([], [len(LONG)])
-    assert len(_walk(2, single_segment="skip")[0]) == 1
-
-
 @pytest.mark.parametrize("random_next", [True, False])
 @pytest.mark.parametrize("single_segment", ["random", "skip"])
 def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment):
@@ -96,7 +91,9 @@ def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment)
         assert made and all(_segments(i)[0] and _segments(i)[1] for i in made)
 
 
-def test_cut_pieces_are_counted():
+def test_cut_and_skipped_pieces_are_counted():
+    assert _walk(0, single_segment="skip") == ([], [len(LONG)])
+    assert len(_walk(2, single_segment="skip")[0]) == 1
     documents = [[["▁a"] * 30, ["▁b"] * 30], [SHORT]]
     [instance], _ = _walk(
         0, documents=documents, max_seq_length=43, masking=MaskingOptions())
@@ -149,11 +146,8 @@ def test_random_next_sentence_is_the_objective_next():
     assert not InstanceOptions().random_next_sentence
 
 
-@pytest.mark.parametrize("options, named", [
-    (dict(max_seq_length=4), "--max_seq_length=4"),
-    (dict(sentence_objective="none", random_next_sentence=True),
-     "--random_next_sentence .* --sentence_objective=none"),
-])
-def test_values_out_of_range(options, named):
-    with pytest.raises(InputError, match=named):
-        InstanceOptions(**options)
+def test_values_out_of_range_and_two_objectives():
+    with pytest.raises(InputError, match="--max_seq_length=4"):
+        InstanceOptions(max_seq_length=4)
+    with pytest.raises(InputError, match="next_sentence .* --sentence_objective=none"):
+        InstanceOptions(sentence_objective="none", random_next_sentence=True)

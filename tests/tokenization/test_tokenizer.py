@@ -384,15 +384,12 @@ def test_a_sentencepiece_model_without_control_symbols(tmp_path):
         FullTokenizer(spm_model_file=model_of(tmp_path, ["<s>", "<unk>", *LETTERS]))
 
 
-def test_pieces_and_ids_that_do_not_exist():
+def test_pieces_ids_and_characters_that_do_not_exist():
     for tokenizer in (wordpiece(), spm()):
         assert tokenizer.convert_tokens_to_ids(["nopiece"]) == [tokenizer.unk_id]
     for wrong in (4000, -1, 1.5):
         with pytest.raises(InputError, match=f"no token with id {wrong};.*3999"):
             spm().decode([[5], [5, wrong]])
-
-
-def test_half_a_surrogate_pair_is_named():
     for call in (spm().tokenize, lambda text: spm().encode_batch(["a", text]),
                  spm().tokenize_with_offsets):
         with pytest.raises(InputError, match="half a surrogate pair"):
