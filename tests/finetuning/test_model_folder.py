@@ -45,7 +45,7 @@ def test_task_is_read_as_it_was_kept(folder, vocabulary):
     made = {"task": "rte", "flags": {"doc_stride": 9}}
     (folder / "task.json").write_text(json.dumps(made))
     assert model_vocabulary.task_settings(str(folder)) == made
-    assert model_vocabulary.kept_beside(str(folder)) is None
+    assert not model_vocabulary.kept_beside(str(folder))
 
 
 def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
@@ -120,7 +120,7 @@ def test_vocabulary_is_found_from_a_folder_and_from_its_checkpoints(folder):
     # A folder beside it or below it is another's.
     (folder / "below").mkdir()
     for another in folder / "below", folder.parent:
-        assert model_vocabulary.kept_beside(str(another)) is None
+        assert not model_vocabulary.kept_beside(str(another))
     model_vocabulary.check_records(str(folder), {**kept, "file": "renamed"})
     with pytest.raises(InputError, match="b.model is not .* with 30k.model"):
         model_vocabulary.check_records(str(folder), other)
