@@ -39,18 +39,32 @@ def mean_over_examples(example_loss: Callable[[Tensors, Tensors], tf.Tensor],
                      lambda outputs, features: predictions(outputs))
 
 
-def one_label(predictions: Callable[[Tensors], Tensors], weights: Sequence[float] = ()
-              ) -> Objective:
+def _at_temperature(targets: tf.Tensor, logits: tf.Tensor, temperature: float
+                    ) -> tf.Tensor:
+    """Returns the cross-entropy [...] of probabilities and logits [..., K], both at the
+    temperature T: p^(1/T), normalized, and logits / T, times T², which keeps the gradients
+    as large (Hinton, Vinyals and Dean 2015). A probability of 1 stays at T = 1."""
+    plain = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+    if temperature == 1:
+        return plain
+    powers = targets ** (1 / temperature)
+    soft = tf.nn.softmax_cross_entropy_with_logits(
+        powers / tf.reduce_sum(powers, axis=-1, keepdims=True), logits / temperature)
+    return tf.where(tf.reduce_max(targets, axis=-1) < 1, temperature ** 2 * soft, plain)
+
+
+def one_label(predictions: Callable[[Tensors], Tensors],
+              weights: Sequence[float] = (), temperature: float = 1.0) -> Objective:
     """Returns the softmax cross-entropy of `logits` [B, K] and `label_ids` int [B, 1]
     (`classifier_utils.create_model`, `race_utils.create_model` in the original
     implementation), times the weight of the label, if there are `weights` [K]
     (classification.task). `label_ids` may also be float [B, K], the probability of
-    each label, without weights."""
+    each label; these have no weights, but the `temperature` of their loss."""
     def loss(outputs, features):
         labels = tf.convert_to_tensor(features["label_ids"])
         if labels.dtype.is_floating:
-            return tf.nn.softmax_cross_entropy_with_logits(
-                labels, tf.cast(outputs["logits"], tf.float32))
+            return _at_temperature(
+                labels, tf.cast(outputs["logits"], tf.float32), temperature)
         values = cross_entropy(outputs["logits"], labels := integers(labels))
         return values * tf.gather(tf.constant(weights), labels) if len(weights) else values
 
@@ -63,18 +77,23 @@ def one_label(predictions: Callable[[Tensors], Tensors], weights: Sequence[float
 
 
 def several_labels(predictions: Callable[[Tensors], Tensors],
-                   weights: Sequence[float] = ()) -> Objective:
+                   weights: Sequence[float] = (), temperature: float = 1.0) -> Objective:
     """Returns the sigmoid cross-entropy of `logits` [B, K] and `label_ids` float [B, K],
     1 for each label of an example and 0 for the others, or the probability of each; the
     mean over the labels (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply the
-    terms of the labels that an example has."""
+    terms of the labels that an example has; `temperature` is as in `one_label`."""
     def loss(outputs, features):
         labels = tf.cast(features["label_ids"], tf.float32)
         logits = tf.cast(outputs["logits"], tf.float32)
-        return tf.reduce_mean(
-            tf.nn.weighted_cross_entropy_with_logits(labels, logits, tf.constant(weights))
-            if len(weights) else tf.nn.sigmoid_cross_entropy_with_logits(labels, logits),
-            axis=-1)
+        if temperature != 1:  # A label is there or not: two classes, as the sigmoid has.
+            values = _at_temperature(
+                tf.stack([labels, 1 - labels], axis=-1),
+                tf.stack([logits, tf.zeros_like(logits)], axis=-1), temperature)
+        else:
+            values = tf.nn.weighted_cross_entropy_with_logits(
+                labels, logits, tf.constant(weights)) if len(weights) else (
+                    tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+        return tf.reduce_mean(values, axis=-1)
 
     def metrics(outputs, features):
         right = tf.equal(outputs["logits"] > 0, features["label_ids"] > 0.5)

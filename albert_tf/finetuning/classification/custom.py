@@ -63,6 +63,10 @@ class OwnData:
         "list in the order of --labels; or, separated by commas, a column for each label, "
         "titled with the label or 'probability of' and the label.",
         only_with="train_file")
+    temperature: float = option(
+        1.0, "With --probability_column: the probabilities, as scores, and the model's "
+        "scores are divided by it in the loss.", least=0.01, most=100,
+        only_with="probability_column")
     test_labels: bool = option(
         True, "Custom task: read the labels of --test_file, and repeat them in the "
         "predictions.", needs="do_predict")
@@ -157,7 +161,8 @@ def build_task(data: OwnData, labels: Sequence[str] | None = None) -> Classifica
         reading={name: getattr(data, name) for name in (
             "text_column", "text_b_column", "label_column", "header", "delimiter",
             *["label_separator"] * several, *["probability_column"] * soft)},
-        soft=soft, label_threshold=data.label_threshold, separator=data.label_separator)
+        soft=soft, temperature=data.temperature, label_threshold=data.label_threshold,
+        separator=data.label_separator)
 
 
 def joined(data_dir: str, path: str) -> str:

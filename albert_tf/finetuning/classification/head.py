@@ -51,18 +51,18 @@ class Classification(Head):
     def output_names(self, labels):
         return labels or [str(i) for i in range(self.width)] * (self.width > 1)
 
-    def objective(self, weights: Sequence[float] = ()):
+    def objective(self, weights: Sequence[float] = (), temperature: float = 1.0):
         """Returns the objective, which needs the feature `label_ids`: the number of the
         label, int [B, 1], or float [B, K]: 1 for each label of the text and 0 for the
         others, the probabilities of the labels, or the numbers of a regression.
-        `weights` are as in finetuning.objectives."""
+        `weights` and `temperature` are as in finetuning.objectives."""
         from albert_tf.finetuning import objectives
 
         if self.problem == REGRESSION:
             return objectives.numbers(self.predictions)
         kind = (objectives.several_labels if self.problem == SEVERAL_LABELS
                 else objectives.one_label)
-        return kind(self.predictions, weights)
+        return kind(self.predictions, weights, temperature)
 
     def answering(self):
         return Classes

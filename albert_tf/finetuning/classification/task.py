@@ -75,7 +75,8 @@ class ClassificationTask(LabelledTask):
     column_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # The settings of reading the files, on which the features depend.
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    soft: bool = False  # Whether training examples may have probabilities of the labels.
+    soft: bool = False  # Whether training examples may have probabilities of the labels,
+    temperature: float = 1.0  # whose loss has this temperature.
     label_threshold: float = LABEL_THRESHOLD
     separator: str = ","  # What separates several labels of a text in predictions.
     # Of the labels in the training loss: "", BALANCED, or label → weight.
@@ -178,7 +179,7 @@ class ClassificationTask(LabelledTask):
             logging.info("Weights of the labels in the training loss: %s.", ", ".join(
                 f"{label_names.shown(label)} {weight:.4g}"
                 for label, weight in zip(self.labels, weights)))
-        return head.objective(weights)
+        return head.objective(weights, self.temperature)
 
     def weights(self, ids: np.ndarray) -> Sequence[float]:
         """Returns the factors of the loss [K] for the training examples' `label_ids`, ()
@@ -238,7 +239,8 @@ class ClassificationTask(LabelledTask):
     def kept_options(self, settings):
         kept = super().kept_options(settings)
         if self.soft:
-            kept["probability_column"] = self.reading["probability_column"]
+            kept |= {"probability_column": self.reading["probability_column"],
+                     "temperature": self.temperature}
         return kept | ({"class_weights": self.class_weights} if self.class_weights else {})
 
     # --- files of predictions

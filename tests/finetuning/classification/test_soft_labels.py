@@ -107,19 +107,23 @@ def loss_of(head, label_ids, **options):
     return losses["example_loss"], tape.gradient(losses["total_loss"], LOGITS)
 
 
-def test_the_losses_by_hand():
-    scores = np.float32([[1, -2, 0.5], [3, 0, 1]])
+@pytest.mark.parametrize("temperature", [1, 2])
+def test_the_losses_by_hand(temperature):
+    scores, logits = np.float32([[1, -2, 0.5], [3, 0, 1]]), LOGITS.numpy()
     one, several = Classification(3), Classification(3, problem_type=SEVERAL_LABELS)
     for head, chances in (one, special.softmax), (several, special.expit):
         axis = {"axis": -1} if head is one else {}
-        target, own = (chances(x, **axis) for x in (scores, LOGITS.numpy()))
+        target, own = (chances(x / temperature, **axis) for x in (scores, logits))
         expected = (target * np.log(own)).sum(-1) if head is one else (
             target * np.log(own) + (1 - target) * np.log(1 - own)).mean(-1)
-        np.testing.assert_allclose(loss_of(head, target)[0], -expected, rtol=1e-5)
-    # A label is a certain probability.
-    for mine, theirs in zip(loss_of(one, [[2], [1]]),
-                            loss_of(one, [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+        found = loss_of(head, chances(scores, **axis), temperature=float(temperature))
+        np.testing.assert_allclose(found[0], -temperature ** 2 * expected, rtol=1e-5)
+    # That of labels, as numbers or as certain probabilities, has none.
+    certain = [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    for head, labels in (one, [[2], [1]]), (one, certain), (several, certain):
+        for mine, theirs in zip(loss_of(head, labels, temperature=float(temperature)),
+                                loss_of(head, certain)):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
 @pytest.fixture(scope="module", name="model")
