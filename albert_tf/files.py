@@ -334,8 +334,10 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
             if other != flag:
                 raise InputError(
                     f"{flag}={path} is also {other}; give each a different name.")
-    replaced = {str(folder): output for whole, output in written.items()
-                if os.path.exists(whole) for folder in pathlib.Path(whole).parents}
+    # A killed run's temporary file may match a glob, and is overwritten, too.
+    replaced = {str(place): output for whole, output in written.items()
+                for place in (whole + INCOMPLETE, *(
+                    pathlib.Path(whole).parents if os.path.exists(whole) else ()))}
     for flag, paths in inputs.items():
         for path in paths:
             if output := (written | replaced).get(_whole(path)):

@@ -166,6 +166,7 @@ def test_names_with_commas(tmp_path, monkeypatch):
     ("./a.txt", "is also an input"), ("link.txt", "is also an input"),
     ("folder/./a.txt", "is also an input"), ("file://{0}/a.txt", "is also an input"),
     ("folder/model/a.txt", r"is also an input \(--model model\)"),
+    ("killed.txt", r"is also an input \(--input_file killed.txt.incomplete\)"),
     ("folder", "is a folder"), ("new/", "is a folder"), ("", "an empty name is a folder"),
     ("/dev/null", "a device"), ("pipe", "pipe is a pipe or a device"),
     ("a.txt/in/it", "--output: the folder .*a.txt/in cannot"),
@@ -178,7 +179,8 @@ def test_an_output_is_no_input_by_any_name(output, message, tmp_path, monkeypatc
     os.symlink("a.txt", "link.txt")
     os.symlink(tmp_path, "folder")
     os.mkfifo("pipe")
-    inputs = {"--input_file": ["a.txt", "gs://bucket/b.txt"], "--model": ["model"]}
+    inputs = {"--input_file": ["a.txt", "killed.txt.incomplete", "gs://bucket/b.txt"],
+              "--model": ["model"]}
     with pytest.raises(InputError, match=message):
         files.prepare_outputs(
             {"--output": [output.format(tmp_path)], "--other": ["other"]}, inputs)

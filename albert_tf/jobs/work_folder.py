@@ -54,7 +54,10 @@ def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
         with contextlib.suppress(OSError):  # Some network file systems have no locks.
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+                # The run that held it may just have ended and removed it.
+                if not os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
+                    raise BlockingIOError
+            except (BlockingIOError, FileNotFoundError) as error:
                 raise InputError(
                     f"{named}: another run is using this folder ({owner}); wait for it, "
                     "stop it, or give a different folder.") from error

@@ -5,6 +5,7 @@ _convert_index, and features as hashes per example with a few in full.
 """
 
 import functools
+import gzip
 import hashlib
 import json
 import lzma
@@ -21,7 +22,7 @@ from albert_tf.finetuning.squad import alignment
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadExample, questions_in, to_train
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.helpers import FIXTURES
+from tests.helpers import FIXTURES, SHARED
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")
 SETTINGS = ["train_v1_a", "train_v1_b", "dev_v1_a", "dev_v1_b", "dev_v1_c",
@@ -140,6 +141,14 @@ def test_features_equal_the_release(key):
     found = [windows for windows in released_windows(key) if windows]
     assert sum(map(len, found)) == expected["n_features"]
     assert list(map(sha256, found)) == expected["sha256_per_example"]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("key", SETTINGS)
+def test_all_features_equal_the_release_in_full(key):
+    path = SHARED / "golden" / "squad" / f"features_{key}.json.gz"
+    assert sum(released_windows(key), []) == json.loads(
+        gzip.decompress(path.read_bytes()))
 
 
 def test_conversion_of_unmatched_places_equals_the_release():
@@ -336,6 +345,29 @@ def test_windows_without_room_are_told(sizes, message):
     with pytest.raises(InputError, match=message):
         SquadTask(False, *sizes)
     SquadTask(False, 21, 1, 17)
+
+
+# --- Real data -------------------------------------------------------------------
+
+@pytest.mark.shared
+@pytest.mark.long
+@pytest.mark.parametrize("name, version_2, split, num_examples, num_features", [
+    ("dev-v1.1.json", False, "predict", 10570, 10866),
+    ("v2.0-16-articles.json", True, "predict", 6078, 6398),
+    ("v2.0-train-11-articles.json", True, "train", 5147, 5269)])
+def test_real_data_loses_no_example_and_no_answer(
+        name, version_2, split, num_examples, num_features):
+    tokenizer = FullTokenizer(
+        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
+    examples = SquadTask(version_2).read(
+        str(SHARED / "data" / "squad" / name), split).examples
+    per_example = [featurize(example, tokenizer, split == "train", version_2=version_2)
+                   for example in examples]
+    assert len(examples) == num_examples and all(per_example)
+    assert sum(map(len, per_example)) == num_features
+    for example, windows in zip(examples, per_example):
+        answered = [w for w in windows if not w["is_impossible"][0]]
+        assert answered or example.is_impossible or split != "train"
 
 
 def test_questions_that_are_cut_are_counted(caplog):
