@@ -35,37 +35,38 @@ Names load on first use: `import albert_tf`, tokenization and data creation neve
 TensorFlow.
 """
 
-import ast
 import importlib
-import inspect
 import os
-import sys
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 __version__ = "0.2.0"
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # No log lines of C++ code.
 
 
-def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package, which load on first use the
-    names that its source imports for type checkers, `if TYPE_CHECKING:`."""
-    source = inspect.getsource(sys.modules[package])
-    imports: list[Any] = next(
-        node.body for node in ast.parse(source).body if isinstance(node, ast.If))
-    module_of = {alias.name: each.module for each in imports for alias in each.names}
+def lazily(package: str, public: Mapping[str, str], modules: str = ""
+           ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns `__getattr__` and `__dir__` for a package whose public names are loaded
+    on first use.
+
+    `package` is its `__name__`; `public` maps its modules to the names that they
+    define; `modules` are modules that are public themselves.
+    """
+    module_of = {name: module for module, names in public.items()
+                 for name in names.split()}
 
     def getattr_(name: str) -> Any:
-        if name not in module_of:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        if module_of[name] == package:
+        if name in module_of:
+            return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        if name in modules.split():
             return importlib.import_module(f"{package}.{name}")
-        return getattr(importlib.import_module(module_of[name]), name)
+        raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
-    return getattr_, lambda: sorted({*vars(sys.modules[package]), *module_of})
+    return getattr_, lambda: sorted({
+        *vars(importlib.import_module(package)), *module_of, *modules.split()})
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # The names, for type checkers, which run no code.
     from albert_tf import (
         checkpoints as checkpoints, config as config, errors as errors,
         features as features, files as files, finetuning as finetuning,
@@ -79,4 +80,12 @@ if TYPE_CHECKING:
     from albert_tf.modeling.pretraining import AlbertForPreTraining as AlbertForPreTraining
     from albert_tf.serving.predict import load as load
 else:
-    __getattr__, __dir__ = lazily(__name__)
+    __getattr__, __dir__ = lazily(__name__, {
+        "serving.predict": "load",
+        "from_python.finetune": "finetune",
+        "config": "AlbertConfig",
+        "errors": "InputError",
+        "modeling.albert": "AlbertModel",
+        "modeling.pretraining": "AlbertForPreTraining",
+    }, modules="checkpoints config errors features files finetuning masking modeling "
+               "pretraining_data records serving text tokenization training")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from albert_tf import lazily
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # The names, for type checkers.
     from albert_tf.checkpoints.formats import convert as convert
     from albert_tf.checkpoints.folders import (
         BEST_CHECKPOINT as BEST_CHECKPOINT, find_checkpoint as find_checkpoint,
@@ -16,4 +16,9 @@ if TYPE_CHECKING:
         read_config as read_config, restore_tf1 as restore_tf1,
         tf1_tensors as tf1_tensors, write_config as write_config)
 else:
-    __getattr__, __dir__ = lazily(__name__)
+    __getattr__, __dir__ = lazily(__name__, {
+        "formats": "convert",
+        "folders": "BEST_CHECKPOINT find_checkpoint read_tensors write_tensors write_whole",
+        "restore":
+            "export_tf1 load_tf1_tensors read_config restore_tf1 tf1_tensors write_config",
+    })

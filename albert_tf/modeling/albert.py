@@ -95,16 +95,29 @@ def filled_in(inputs: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
 
 
 class ConfiguredModel(tf_keras.Model):
-    """A Keras model made from a config. A SavedModel written by tf.saved_model.save
-    accepts only the sequence length of the last call; use serving.export for all
-    lengths."""
+    """A Keras model made from a config, which Keras can save and load; `options` are
+    the constructor's other arguments.
 
-    def __init__(self, config: AlbertConfig, name: str):
+    `model.save("name.keras")` stores the whole model. A SavedModel written by
+    tf.saved_model.save accepts only the sequence length of the last call; use
+    serving.export for all lengths.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str, **options: Any):
         super().__init__(name=name)
         self.config = config
+        if options:
+            self._options = options
 
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(checked(inputs, self.config), *args, **kwargs)
+
+    def get_config(self):
+        return {"config": self.config.to_dict(), **getattr(self, "_options", {})}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**{**config, "config": AlbertConfig.from_dict(config["config"])})
 
 
 class AlbertModel(ConfiguredModel):

@@ -6,6 +6,7 @@
 Shapes: B batch, S sequence, C choices, H hidden, K width.
 """
 
+import dataclasses
 from typing import Mapping, Optional, Sequence
 
 import tensorflow as tf
@@ -50,7 +51,8 @@ class AlbertWithHeads(ConfiguredModel):
         if reads_pooler and not config.use_pooler:
             raise InputError("config: use_pooler is false, but a head of this model "
                              "reads the pooled output; set use_pooler to true.")
-        super().__init__(config, name)
+        super().__init__(config, name, heads=[
+            {"name": head.name, **dataclasses.asdict(head)} for head in heads])
         self.bert = AlbertModel(config)
         layers = {head.name: head.layers(config) for head in heads}
         # Each layer is an attribute, with a single head under its own name, because
@@ -65,6 +67,13 @@ class AlbertWithHeads(ConfiguredModel):
             # The pooler then has no gradient. The original implementation's optimizer
             # does not change such variables, but here weight decay would.
             self.bert.pooler.trainable = False
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        heads = [Head.kinds[values["name"]](**{
+            name: value for name, value in values.items() if name != "name"})
+                 for values in config["heads"]]
+        return cls(AlbertConfig.from_dict(config["config"]), heads)
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
@@ -147,3 +156,8 @@ class AlbertForTask(AlbertWithHeads):
     def __init__(self, config: AlbertConfig, head: Head):
         super().__init__(config, [head], head.name)
         self.head = head
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        model = AlbertWithHeads.from_config(config)
+        return cls(model.config, *model.heads.values())

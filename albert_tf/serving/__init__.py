@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from albert_tf import lazily
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # The names, for type checkers.
     from albert_tf.serving.predict import load as load
 else:
-    __getattr__, __dir__ = lazily(__name__)
+    __getattr__, __dir__ = lazily(__name__, {
+        "predict": "load",
+    })

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from albert_tf import lazily
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # The names, for type checkers.
     from albert_tf.tokenization.tokenizer import (
         FullTokenizer as FullTokenizer, PieceSpan as PieceSpan)
 else:
-    __getattr__, __dir__ = lazily(__name__)
+    __getattr__, __dir__ = lazily(__name__, {"tokenizer": "FullTokenizer PieceSpan"})

@@ -79,7 +79,7 @@ class Scores:
     def __init__(self, rows: Iterable[Row], metric: str, of_set: Mapping[str, Any]):
         self._values: list[float] = []
         for row in rows:
-            if row.get("set") != of_set:
+            if row.get("set", of_set) != of_set:
                 self._values = []
             elif metric in row:
                 self._values.append(row[metric])

@@ -180,6 +180,18 @@ def test_prediction_in_a_graph_equals_the_eager_one(batch, length):
 # ---- use -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", HEADS)
+def test_a_model_is_made_again_from_its_config(name):
+    model, _ = without_dropout(name)
+    with tf.name_scope("outer"):  # Names do not depend on the scope around.
+        again = type(model).from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    load_tf1_tensors(again, tf1_tensors(model))
+    features = case(name).features()
+    for key, value in model(features).items():
+        np.testing.assert_array_equal(again(features)[key], value)
+
+
 def test_initial_values_of_heads():
     config = AlbertConfig(
         vocab_size=20, embedding_size=4, hidden_size=256, num_hidden_layers=1,
