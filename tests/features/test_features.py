@@ -239,7 +239,7 @@ def test_options_that_a_model_has_not(options, flag, model, tmp_path):
     ("in.jsonl", '{"text": 5}', "o.jsonl", "line 2: 'text' is 5, not a text"),
     ("in.jsonl", '{"text": "x"', "o.jsonl", "in.jsonl, line 2: not JSON"),
     *(("in.jsonl", f'{{{text_id}"text": "x"}}', "o.npz", f"line 2: the id is {named}")
-      for text_id, named in (('"id": "b", ', "'b';"), ("", "None;"), ('"id": 1.5, ', "'1.5';"),
+      for text_id, named in (('"id": "b", ', "'b';"), ("", "None;"), ('"id": 1.5, ', "1.5;"),
                              ('"id": 9223372036854775808, ', "9223372036"))),
     ("in.jsonl", "", "o.txt", "--output_file=.*o.txt: the format is not known.*.npz"),
     ("in.jsonl", "", "in.jsonl", "in.jsonl exists already; give a new name"),

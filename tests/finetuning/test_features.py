@@ -124,12 +124,12 @@ def ids(results):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_the_order_of_the_examples(workers):
-    """With TensorFlow's threads running, too; the function is sent once."""
+    """With TensorFlow's threads running, too; each process is sent the function once."""
     tf.constant(1) + 1
     before = Featurize.pickled
     assert ids(featurize(Featurize(), num_workers=workers)) == [
         [[n]] * (n % 3) for n in range(MANY)]
-    assert Featurize.pickled == before + (workers > 1)
+    assert Featurize.pickled == before + workers * (workers > 1)
 
 
 def test_a_small_set_is_made_in_this_process():
