@@ -9,6 +9,7 @@ with heads, labels and tokenizer. Models on hubs are fetched by the hub's own pa
 import dataclasses
 import importlib
 import json
+import math
 import os
 import re
 from typing import Any, Mapping, Optional, Sequence, Union
@@ -18,10 +19,10 @@ from albert_tf.checkpoints import bundle, folders
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, TYPES, Checkpoint, Report, finite, head_of, some, without_heads)
-from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.labels import relabelled
 from albert_tf.checkpoints.vocabulary import (
-    ROWS, TASK_FILE, check_file, kept_beside, task_settings)
+    ROWS, TASK_FILE, check_file, kept_beside, settings_in, task_settings)
 from albert_tf.config import AlbertConfig, NAMED, refuse
 from albert_tf.errors import InputError, reason_of
 from albert_tf.files import StrPath
@@ -296,7 +297,8 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
 def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
     """Returns the text of a model card; `source` is the path that the user gave."""
     config, carried = checkpoint.config, ""
-    path = os.path.join(os.path.dirname(checkpoint.source), _CARD)
+    path, results = (os.path.join(os.path.dirname(checkpoint.source), each)
+                     for each in (_CARD, "eval_results.json"))
     if files.exists(path):
         with files.open_binary(path) as stream:
             content = stream.read().decode("utf-8", "replace").replace("\r\n", "\n")
@@ -311,6 +313,18 @@ def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
     if source.startswith(HUGGING_FACE) and "base_model:" not in carried:
         base = source.removeprefix(HUGGING_FACE).partition("@")[0]
         lines += [f"base_model: {json.dumps(base, ensure_ascii=False)}"]
+    task, stored = checkpoint.settings.get("task"), settings_in(results)
+    # Scores of another step, or of a head that is left out, are not the model's.
+    if task and pipeline in _PIPELINES.values() and stored.get("step") == checkpoint.step:
+        # YAML takes JSON, but reads 1e-05 as a string.
+        scores = [{"type": metric, "value": round(value, 4)}
+                  for metric, value in sorted(stored.items())
+                  if type(value) in (int, float) and math.isfinite(value)
+                  and metric not in ("step", "loss", NULL_THRESHOLD)]
+        lines += [f"metrics: {json.dumps([score['type'] for score in scores])}",
+                  "model-index: " + json.dumps([{"name": name, "results": [{
+                      "task": {"type": pipeline}, "dataset": {"name": task, "type": task},
+                      "metrics": scores}]}], ensure_ascii=False)]
     lines += [
         "---", "", f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "

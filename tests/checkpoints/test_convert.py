@@ -2,7 +2,6 @@
 counterpart is refused by name.
 """
 
-import dataclasses
 import json
 import os
 import shutil
@@ -495,6 +494,28 @@ def test_outputs_without_names_get_labels(tmp_path):
         formats.read(str(tmp_path / "hf"))
 
 
+def test_the_card_has_what_the_run_knows(tmp_path):
+    path, _ = stored(tmp_path / "run", TINY.replace(vocab_size=4000), {"classification": 2})
+    (tmp_path / "run" / SPM.name).write_bytes(SPM.read_bytes())
+    (tmp_path / "run" / "task.json").write_text(json.dumps({
+        "task": "sst-2", "labels": ["n\no", "yes"], "vocabulary_flag": "spm_model_file",
+        "vocabulary": {"file": SPM.name}, "flags": {}}))
+    score, task = '"value": 0.8765', '_tag: "text-classification"'
+    for format, step, words in (
+            ("hf", 0, (task, "Labels: n o, yes", score, '"name": "hf", "results"')),
+            ("keras_hub", 9, (task,)),
+            ("sentence_transformers", 0, ('_tag: "sentence-similarity"',))):
+        (tmp_path / "run" / "eval_results.json").write_text(json.dumps(
+            {"step": step, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05,
+             "null_score_diff_threshold": -3.1}))
+        convert(path, tmp_path / format, format)
+        text = (tmp_path / format / "README.md").read_text()
+        assert all(word in text for word in words)
+        # The scores are those of a head at a step, and go where these go.
+        assert (score in text) == (score in words)
+        assert "e-05" not in text and "threshold" not in text
+
+
 def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):
     source = tmp_path / "source"
     convert(with_tokenizer, str(source), "hf")
@@ -507,7 +528,3 @@ def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):
             "---\nlanguage:\n- en\n- de\nlicense: apache-2.0\n"
             'library_name: "transformers"\npipeline_tag: "feature-extraction"\n'
             f'tags:\n  - "albert"\n{more}---\n\n# x\n')
-    assert '_tag: "sentence-similarity"' in card(made, "sentence_transformers", "x")
-    text = card(dataclasses.replace(
-        made, heads={"classification": 2}, labels=("n\no", "yes")), "hf", "x")
-    assert '_tag: "text-classification"' in text and "Labels: n o, yes\n" in text
