@@ -78,6 +78,9 @@ class Answering:
         """Returns the value of a flag that the model was trained with."""
         return self._settings.get("flags", {}).get(name, default)
 
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Raises InputError if inputs that come together are not what it takes."""
+
     def request(self, given: Mapping[str, Any], top_k: int, windows: bool = False
                 ) -> Request:
         """Tokenizes an input, a text for each name; with `windows`, which is for those

@@ -315,7 +315,7 @@ class Service:
 
     def _requests(self, given: Sequence[Any], ask: Ask) -> list[Request]:
         # What the model cannot do is not an error of an input.
-        self.model.check(ask)
+        self.model.check(ask, given)
         requests = []
         for i, item in enumerate(given, 1):
             longest = max((len(text) for value in (

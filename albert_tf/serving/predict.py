@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import os
 from typing import (
-    Any, Iterable, Iterator, Mapping, Optional, Unpack, overload)
+    Any, Iterable, Iterator, Mapping, Optional, Sequence, Unpack, overload)
 
 import numpy as np
 import tensorflow as tf
@@ -34,6 +34,7 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 # Tasks that are the default only if the model has no head for another, in this order.
 _LAST = ("fill-mask", "order", "embed")
 MASK = "[MASK]"
+_SCORES = 2**26  # scores that are held at a time
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -110,6 +111,7 @@ class Model(restore.Loaded):
         numbered, total = enumerate(inputs, 1), 0
         counts = collections.Counter() if cut is None else cut
         while part := list(itertools.islice(numbered, held)):
+            self.check(ask, [item for _, item in part])
             requests: list[Request] = []
             errors: dict[int, Answer] = {}
             for total, item in part:
@@ -152,8 +154,9 @@ class Model(restore.Loaded):
 
         return dataclasses.replace(request, answer=answer)
 
-    def check(self, ask: Ask) -> None:
-        """Raises InputError if the model cannot do what is asked for."""
+    def check(self, ask: Ask, inputs: Sequence[Any] = ()) -> None:
+        """Raises InputError if the model cannot do what is asked for, or if its inputs
+        together are not what it takes."""
         task = ask.task or (
             self._task_of("") if ask.windows else next(iter(self.tasks())))
         head = self.head(task)
@@ -166,6 +169,7 @@ class Model(restore.Loaded):
                 self.problem_type != SEVERAL_LABELS or task != "classify"):
             raise InputError("label_threshold is for models that classify texts with any "
                              "number of labels; leave it out.")
+        head.check(inputs)
 
     def _task_of(self, given: Any) -> str:
         """Returns the default task for an input."""
@@ -271,6 +275,18 @@ class Masks(Answering):
         logits = exchanged["logits"][..., :self.tokenizer.vocab_size]
         return self.head.predictions({"mlm_logits": np.take_along_axis(
             logits, batch[self.head.positions][..., np.newaxis], axis=1)})
+
+    def compute(self, batch):
+        if not (self._engine and self._engine.exchanges):
+            return super().compute(batch)
+        # Such a graph scores all positions, which takes much memory for many rows.
+        rows, length = batch["input_ids"].shape
+        most = max(1, _SCORES // (length * self.config.vocab_size))
+        parts = [super(Masks, self).compute({
+            name: value[start:start + most] for name, value in batch.items()})
+                 for start in range(0, rows, most)]
+        return {name: np.concatenate([part[name] for part in parts])
+                for name in parts[0]}
 
     def request(self, given, top_k):
         first, second = (None if given.get(name) is None else self._ids(given[name])

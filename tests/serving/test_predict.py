@@ -48,6 +48,12 @@ def test_labels_are_those_of_training(tiny):
         json.dumps(answer, allow_nan=False)
 
 
+def test_lines_of_words_and_tags_are_no_texts(tiny):
+    with pytest.raises(InputError, match="most texts end in a tag .*, such as B-X"):
+        tiny("tags").predict(["It B-X", "is O", "", "the NN O"])
+    assert tiny("tags").predict(["It is O", "It is."])[0]["words"] == ["It", "is", "O"]
+
+
 def test_probabilities_as_a_list(tiny):
     """In the order of the labels; other tasks have none."""
     for kind, text in (("classes", "It is."), ("several", "It is."), ("choices", {

@@ -113,6 +113,16 @@ class Tags(Answering):
             max_seq_length=self.max_length,
             doc_stride=self.setting("doc_stride", tagging.TaggingTask.doc_stride))
 
+    def check(self, inputs):
+        texts = [each.get("text") if isinstance(each, dict) else each for each in inputs]
+        tag = scoring.tag_at_ends(
+            [text for text in texts if isinstance(text, str)], self.task.labels)
+        if tag:
+            raise InputError(
+                f"most texts end in a tag of the model, such as {tag}: they are lines of "
+                "words and tags. Give their file to run_tagger.py --do_predict as "
+                "--test_file, which reads the words.")
+
     def request(self, given, top_k):
         example = self.task.reading.sentence(given["text"])
         if not example.words:
