@@ -22,7 +22,6 @@ from absl import flags, logging
 from albert_tf import files, rows, text_files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags
-from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.features import extract, layer_distances
 from albert_tf.features.options import Options
@@ -32,8 +31,8 @@ from albert_tf.training import devices
 
 FLAGS = flags.FLAGS
 
-cli_flags.define_model(cli_flags.Columns, without="labels engine")
-define(Options, without="pooling layers windows truncated")
+cli_flags.define_model(cli_flags.Columns, Options, without=(
+    "labels engine pooling layers windows truncated"))
 flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
                   "figure; default: their paths.")
 flags.DEFINE_string("albert_config_file", None, "JSON file with the model's "

@@ -83,9 +83,7 @@ flags.DEFINE_enum(
     "A named preset; give the same to run_pretraining.py. release: the defaults; roberta: "
     "full sentences without pairs, each text once, to be masked during training; fast: "
     "40 percent of the tokens masked. Explicit flags override it.")
-define(MaskingOptions)
-define(InstanceOptions, sentence_objective="order")
-define(DataOptions)
+define(MaskingOptions, InstanceOptions, DataOptions, sentence_objective="order")
 
 
 def options_from_flags() -> DataOptions:

@@ -56,8 +56,7 @@ flags.DEFINE_string(
     "output_file", None, "File to write the corpus to.", required=True)
 flags.DEFINE_string(
     "heldout_file", None, "File to write the documents held out for evaluation to.")
-define(sampling.Sampling)
-define(prepare.Options)
+define(sampling.Sampling, prepare.Options)
 flags.DEFINE_integer(
     "num_workers", 0, "Number of worker processes; 0 uses one for each core.",
     lower_bound=0, upper_bound=1024)

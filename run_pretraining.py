@@ -26,7 +26,7 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import claim_run_folder, folder_of, holds_checkpoint
 from albert_tf.cli import flags as cli_flags
-from albert_tf.cli.define import check_needs, define, use_recipe
+from albert_tf.cli.define import check_needs, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
@@ -132,9 +132,9 @@ class PretrainingOptions:
     vocab_file: Optional[str] = option(None, f"WordPiece vocabulary {_MADE_WITH}")
 
 
-cli_flags.define_run(FLAGS, "from_scratch early_stopping", train_batch_size=4096)
-define(cli_flags.OldOptions)
-define(PretrainingOptions)
+cli_flags.define_run(
+    cli_flags.OldOptions, PretrainingOptions, without="from_scratch early_stopping",
+    train_batch_size=4096)
 
 
 def _check_memory(config, options) -> None:

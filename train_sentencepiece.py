@@ -39,8 +39,7 @@ flags.DEFINE_string(
     "Path of the outputs without their suffix; <output_prefix>.model and "
     "<output_prefix>.vocab are written.",
     required=True)
-define(train_sentencepiece.Options)
-define(sampling.Sampling)
+define(train_sentencepiece.Options, sampling.Sampling)
 
 
 def read(sources, doing="reading"):

@@ -7,6 +7,7 @@
 `values` may also be flags.FlagValues() of its own, as for `albert_tf.finetune`.
 """
 
+import itertools
 import os
 import re
 from typing import Any, Iterable, Mapping
@@ -27,23 +28,22 @@ class _Number(flags.FloatParser):
 
     def __init__(self, option: Option):
         super().__init__(option.least, option.most)
-        self._option = option
+        self._below = option.below
         if option.least == -option.most:
             self.syntactic_help = "a finite number"
         if option.below is not None:
             self.syntactic_help = f"a number of at least 0 and below {option.below:g}"
 
     def is_outside_bounds(self, val: float) -> bool:
-        option = self._option
-        return not option.least <= val <= option.most or (
-            option.below is not None and val >= option.below)
+        return not self.lower_bound <= val <= self.upper_bound or (
+            self._below is not None and val >= self._below)
 
 
-def define(cls: type, values: Values = flags.FLAGS, without: str = "", **defaults: Any
-           ) -> None:
-    """Defines a flag for each option of a dataclass, but those named in `without`;
+def define(*classes: type, values: Values = flags.FLAGS, without: str = "",
+           **defaults: Any) -> None:
+    """Defines a flag for each option of the dataclasses, but those named in `without`;
     `defaults` replace the fields' own."""
-    for option in options_of(cls):
+    for option in itertools.chain(*map(options_of, classes)):
         if option.name in without.split():
             continue
         default = defaults.get(option.name, option.default)
@@ -106,8 +106,8 @@ def check_values() -> None:
                              "out.")
         texts = flag.value if isinstance(flag.value, list) else [flag.value]
         # Paths are also separated by commas in one text.
-        texts = [re.sub('(^|,)( *"?)~(?=/)', lambda begin: (
-            begin[1] + begin[2] + os.path.expanduser("~")), text) for text in texts]
+        texts = [re.sub('((?:^|,) *"?)~(?=/)', lambda begin: (
+            begin[1] + os.path.expanduser("~")), text) for text in texts]
         flag.value = texts if isinstance(flag.value, list) else texts[0]
         for text in texts:
             scheme = re.match(
@@ -123,25 +123,19 @@ def check_needs(values: Values = flags.FLAGS) -> None:
     those that are a mistake (Option.only_with)."""
     unused: dict[str, list[str]] = {}
     for option in options_in(values):
+        flag = values[option.name]
+        if not flag.present or flag.value == flag.default:
+            continue
         if not _has(values, option.needs):
-            unused.setdefault(option.needs, []).append(option.name)
-        elif is_given(values, option.name) and not _has(values, option.only_with):
+            unused.setdefault(option.needs, []).append(f"--{option.name}")
+        elif not _has(values, option.only_with):
             raise InputError(
                 f"--{option.name} has an effect only with "
                 f"{_named(values, option.only_with)}: give that too, or leave "
                 f"--{option.name} out.")
-    for needed, names in unused.items():
-        # One command line may serve several uses.
-        if given := [f"--{name}" for name in names if is_given(values, name)]:
-            logging.warning("%s %s no effect without %s.", ", ".join(given),
-                            "has" if len(given) == 1 else "have", _named(values, needed))
-
-
-def is_given(values: Values, name: str) -> bool:
-    """Returns whether there is a flag of this name whose value is given and not the
-    default."""
-    return name in values and bool(
-        values[name].present and values[name].value != values[name].default)
+    for needed, given in unused.items():  # One command line may serve several uses.
+        logging.warning("%s %s no effect without %s.", ", ".join(given),
+                        "has" if len(given) == 1 else "have", _named(values, needed))
 
 
 def _has(values: Values, needed: str) -> bool:

@@ -26,7 +26,7 @@ from albert_tf.finetuning.command import Command
 from albert_tf.finetuning.common import written_format_of
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.recipes import (
-    NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data)
+    NUM_EVALUATIONS, published_size, recipe_for, recipe_for_data)
 from albert_tf.finetuning.task import Settings
 from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import hf_tokenizer
@@ -92,15 +92,11 @@ class Length:
 def define_options(command: type[Command], values: Values = flags.FLAGS,
                    **defaults: Any) -> None:
     """Defines the options of a task's runs; `defaults` replace the task's."""
-    defaults = {"eval_batch_size": 8, "from_scratch": False, **command.defaults,
-                **defaults}
-    cli_flags.define_run(values, "init_from_group0", **defaults)
-    for cls in (StartOptions, cli_flags.ExportOptions):
-        define(cls, values, **defaults)
-    define(Length, values, _IN_STEPS if command.in_epochs else _IN_EPOCHS, **defaults)
-    define(Settings, values, command.without, **defaults)
-    for cls in command.options:
-        define(cls, values)
+    without = _IN_STEPS if command.in_epochs else _IN_EPOCHS
+    cli_flags.define_run(
+        StartOptions, cli_flags.ExportOptions, Length, Settings, *command.options,
+        values=values, without=f"init_from_group0 {without} {command.without}",
+        **{"eval_batch_size": 8, "from_scratch": False, **command.defaults, **defaults})
     if values is flags.FLAGS:
         define(cli_flags.OldOptions)
     for name, more in command.helps.items():
@@ -150,12 +146,7 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
     else:
         values.metric = None  # The flag is left open if it is the task's own.
     if values.recipe and values.do_train:
-        if own_data:
-            tokenizer = _use_recipe_for_data(command, task)
-        else:
-            config = model_config(values)
-            name = command.recipe(task, config)
-            _use_recipe(values, name, recipe_for(name, *published_size(config)))
+        tokenizer = _use_recipe(command, task, own_data)
         if hasattr(task, "max_seq_length"):
             task = dataclasses.replace(task, max_seq_length=values.max_seq_length)
     for name, value in command.chosen(task).items():
@@ -241,8 +232,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     flag = "spm_model_file" if values.spm_model_file else "vocab_file"
     kept = {each.name: values[each.name].value for each in options_in(values)
             if each.kept}
-    names = ("learning_rate", "optimizer", "num_length_buckets",
-             *["warmup_step"] * ("warmup_step" in values))
+    names = ("learning_rate", "optimizer", "num_length_buckets", "warmup_step")
     return given(
         Settings, values, run=options, config=config, tokenizer=tokenizer,
         vocabulary=values[flag].value,
@@ -255,7 +245,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
             cli_flags.check_memory, values, config, options.step),
         data={split: values[name].value or ""
               for split, name in command.data_options.items()},
-        options={**kept, **{name: values[name].value for name in names}},
+        options={**kept, **{name: values[name].value for name in names if name in values}},
         features=features, **fields,
         kept={**command.kept(task), "vocabulary_flag": flag,
               "vocabulary": tokenizer.keeps, "flags": kept})
@@ -344,28 +334,26 @@ def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
 # ---- recipes -----------------------------------------------------------------
 
 
-def _use_recipe_for_data(command: Command, task: Any) -> FullTokenizer:
-    """Sets options that were not given according to the training examples, and returns
-    the tokenizer."""
-    values = command.values
-    if not values["max_seq_length"].present:
+def _use_recipe(command: Command, task: Any, own_data: bool) -> Optional[FullTokenizer]:
+    """Sets options that were not given to those of the task's recipe, or of one for the
+    training examples, whose tokenizer is returned. Epochs and shares override steps."""
+    values, tokenizer = command.values, None
+    if own_data and not values["max_seq_length"].present:
         values.max_seq_length = 8  # The recipe sets it; no config has fewer positions.
     config = model_config(values)
-    tokenizer = its_tokenizer(values, config)
-    path = values[command.data_options["train"]].value
-    examples = task.read(path, "train").examples
-    some = examples[::max(1, len(examples) // 1000)]
-    lengths = [task.length_of(example, tokenizer) for example in some
-               ] if hasattr(task, "length_of") else [values["max_seq_length"].default]
-    _use_recipe(values, "for your own data", recipe_for_data(
-        len(examples), lengths, config,
-        values["train_batch_size"].present and values.train_batch_size))
-    return tokenizer
-
-
-def _use_recipe(values: Values, name: str, recipe: Recipe) -> None:
-    """Sets options that were not given to those of a recipe. Epochs and shares override
-    its steps."""
+    if own_data:
+        tokenizer = its_tokenizer(values, config)
+        path = values[command.data_options["train"]].value
+        examples = task.read(path, "train").examples
+        some = examples[::max(1, len(examples) // 1000)]
+        lengths = [task.length_of(example, tokenizer) for example in some
+                   ] if hasattr(task, "length_of") else [values["max_seq_length"].default]
+        name, recipe = "for your own data", recipe_for_data(
+            len(examples), lengths, config,
+            values["train_batch_size"].present and values.train_batch_size)
+    else:
+        name = command.recipe(task, config)
+        recipe = recipe_for(name, *published_size(config))
     field_of = dict(
         albert_dropout_prob="albert_dropout", dropout_prob="classifier_dropout",
         train_batch_size="batch_size", learning_rate="learning_rate",
@@ -378,3 +366,4 @@ def _use_recipe(values: Values, name: str, recipe: Recipe) -> None:
     use_recipe(name, {option: value for option, field in field_of.items()
                       if (value := getattr(recipe, field)) is not None},
                recipe.source, values)
+    return tokenizer

@@ -199,12 +199,11 @@ def known_replicas(values: Values) -> int:
 # ---- the run ----------------------------------------------------------------
 
 
-def define_run(values: Values, without: str, **defaults: Any) -> None:
-    """Defines the options of the model, the devices and a run but those in `without`;
-    `defaults` are those of the task. --output_dir must be given."""
-    for cls in (ModelOptions, DeviceOptions, StepOptions):
-        define(cls, values)
-    define(RunOptions, values, without, **defaults)
+def define_run(*more: type, values: Values = flags.FLAGS, **changes: Any) -> None:
+    """Defines the options of the model, the devices and a run, whose --output_dir must be
+    given, and further ones, with `changes` as in `define`."""
+    define(ModelOptions, DeviceOptions, StepOptions, RunOptions, *more, values=values,
+           **changes)
     flags.mark_flag_as_required("output_dir", values)
 
 
@@ -219,31 +218,27 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
     check_output_dir(values)
     options = given(RunOptions, values, init_checkpoint=values.init_checkpoint or "",
                     step=given(StepOptions, values), **task_options)
-    check_start(options, values.do_train)
-    check_batch_sizes(
-        options, known_replicas(values), train=values.do_train,
-        evaluate=any(name in values and values[name].value
-                     for name in ("do_eval", "eval_input_file")))
-    return options
-
-
-def check_start(options: RunOptions, train: bool) -> None:
-    """Raises InputError if there is no model to start from."""
+    # Check that there is a model to start from.
     folder, init = options.output_dir, options.init_checkpoint
     if options.resume_from:
         chosen_checkpoint(folder, options.resume_from)
     elif holds_checkpoint(folder):
         if not files.exists(os.path.join(folder, SEEDS_FILE)):
-            checkpoint_of(folder, best=not train, to_train=train)
+            checkpoint_of(folder, best=not values.do_train, to_train=values.do_train)
     elif init:
         if not formats.is_foreign(init):
             find_checkpoint(init)
-    elif not (train and options.from_scratch):
+    elif not (values.do_train and options.from_scratch):
         raise InputError(
             f"there is no model to start from: {folder} has no checkpoint, and "
             "--init_checkpoint is not given; give one"
-            + (", or --from_scratch to train from random weights." if train
-               else ", or train first (--do_train)."))
+            + (", or --from_scratch to train from random weights."
+               if values.do_train else ", or train first (--do_train)."))
+    check_batch_sizes(
+        options, known_replicas(values), train=values.do_train,
+        evaluate=any(name in values and values[name].value
+                     for name in ("do_eval", "eval_input_file")))
+    return options
 
 
 def check_output_dir(values: Values) -> None:
@@ -317,11 +312,9 @@ class Columns:
 
 
 def define_model(*more: type, without: str = "") -> None:
-    """Defines the options of the model, which must be given, but those in `without`, and
-    further ones."""
-    define(UsedModel, without=without)
-    for cls in more:
-        define(cls)
+    """Defines the options of the model, which must be given, and further ones, but those
+    in `without`."""
+    define(UsedModel, *more, without=without)
     flags.mark_flag_as_required("model")
 
 
@@ -364,11 +357,11 @@ def model_files() -> list[str]:
 def load_model():
     """Loads --model with albert_tf.load."""
     script.check_packages("tensorflow", "tf_keras")
-    vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
+    tokenizer = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 
     model = relabelled(
-        albert_tf.load(flags.FLAGS.model, vocabulary=vocabulary_of_flags), flags.FLAGS.labels)
+        albert_tf.load(flags.FLAGS.model, vocabulary=tokenizer), flags.FLAGS.labels)
     if model.model is not None:  # Exports run on what they were made for.
         logging.info("Running on %s.", devices.hardware())
     return model

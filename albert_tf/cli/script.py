@@ -1,10 +1,9 @@
 """Runs a script: a wrong input, Ctrl-C or SIGTERM ends it with one sentence.
 
-A script imports this module before anything else. Other modules take seconds to load,
-and a Ctrl-C in that time would print a traceback of 10 to 30 lines; modules written in
-C++ swallow a KeyboardInterrupt or turn it into a different error. Until the script's
-main runs, the handler therefore ends the process itself (os._exit). Only the standard
-library is imported here.
+A script imports this module before anything else, and it only the standard library:
+other modules take seconds to load, in which a Ctrl-C would print a traceback, and C++
+swallows a KeyboardInterrupt or turns it into a different error. Until the script's main
+runs, the handler therefore ends the process itself (os._exit).
 """
 
 import atexit

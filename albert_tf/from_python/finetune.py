@@ -135,7 +135,7 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
             if isinstance(data, (str, os.PathLike)):
                 values[option].value = files.expanded(data)
             elif data is not None or split == "train":
-                _write(split, _rows(split, data, names, labels, more), path,
+                _write(split, _lines(split, data, names, labels, more), path,
                        fixed=not resume and holds_checkpoint(output_dir))
                 values[option].value = path
         if "labels" in values and not values.labels:
@@ -185,21 +185,14 @@ def _named(names: Mapping[str, str]) -> Iterator[None]:
 # ---- rows --------------------------------------------------------------------
 
 
-def _write(split: str, rows: Iterable[Mapping[str, Any]], path: str, fixed: bool
-           ) -> None:
-    """Writes rows as JSON lines. With `fixed`, those that are there must be the same."""
-    number = 0
+def _write(split: str, lines: Iterable[bytes], path: str, fixed: bool) -> None:
+    """Writes lines. With `fixed`, those that are there must be the same."""
     # The workers of a cluster write the same file.
     with files.staged(path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (staged,):
         with files.open_binary(staged, "wb") as stream:
-            for number, row in enumerate(rows, 1):
-                try:
-                    line = json.dumps(row, ensure_ascii=False, default=_plain).encode()
-                except (TypeError, UnicodeEncodeError) as error:
-                    raise InputError(f"{split}, row {number}: a value is no text, number "
-                                     f"or list of them ({error}).") from error
-                stream.write(line + b"\n")
-        if not number:
+            for line in lines:
+                stream.write(line)
+        if not files.size(staged):
             raise InputError(f"{split} has no examples; give some"
                              + ", or leave it out" * (split == "dev") + ".")
         if fixed and files.exists(path) and files.sha256(staged) != files.sha256(path):
@@ -208,21 +201,20 @@ def _write(split: str, rows: Iterable[Mapping[str, Any]], path: str, fixed: bool
                 "be continued; choose a different --output_dir, or give resume=True.")
 
 
-def _rows(split: str, data: Any, names: Sequence[str], labels: Sequence[str],
-          more: Sequence[Optional[str]]) -> Iterator[dict[str, Any]]:
-    """Yields the values of a task's columns, if a row has them: the reader of the file
-    refuses rows that lack some. `names` are those of a tuple, in its order, `more` others
-    that are read; numbers in `labels` may have names."""
+def _lines(split: str, data: Any, names: Sequence[str], labels: Sequence[str],
+           more: Sequence[Optional[str]]) -> Iterator[bytes]:
+    """Yields rows as JSON lines of a task's columns, if a row has them: the reader of the
+    file refuses rows that lack some. `names` are those of a tuple, in its order, `more`
+    others that are read; numbers in `labels` may have names."""
     used, classes = [*names, *filter(None, more)], _classes_of(data, labels)
     if isinstance(data, Mapping) or hasattr(data, "iloc"):  # columns, or a DataFrame
-        titles = [name for name in used if name in data.keys()]
-        cells = [data[name] for name in titles]
+        cells = {name: data[name] for name in used if name in data.keys()}
         if any(isinstance(each, (str, Mapping)) or not isinstance(each, Sized)
-               for each in cells) or len({*map(len, cells)}) > 1:
+               for each in cells.values()) or len({*map(len, cells.values())}) > 1:
             raise InputError(
-                f"{split}: the columns {', '.join(map(repr, titles))} must be lists with "
+                f"{split}: the columns {', '.join(map(repr, cells))} must be lists with "
                 "a value for each row; a single example is a list of one dict.")
-        data = (dict(zip(titles, row)) for row in zip(*cells))
+        data = (dict(zip(cells, row)) for row in zip(*cells.values()))
     if not isinstance(data, Iterable):
         raise InputError(f"{split} is a {type(data).__name__}; give a list of tuples or "
                          "dicts, a DataFrame, a Dataset or a file.")
@@ -240,7 +232,12 @@ def _rows(split: str, data: Any, names: Sequence[str], labels: Sequence[str],
                 row[name] = _named_label(value, classes)
         if "id" in more:  # of a question, which needs a text
             row["id"] = str(number if row.get("id") is None else row["id"])
-        yield row
+        try:
+            line = json.dumps(row, ensure_ascii=False, default=_plain).encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InputError(f"{split}, row {number}: a value is no text, number or list "
+                             f"of them ({error}).") from error
+        yield line + b"\n"
 
 
 def _classes_of(data: Any, names: Sequence[Any]) -> list[str]:

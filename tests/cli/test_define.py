@@ -30,7 +30,7 @@ class Windows:
 
 def parsed(*words):
     values = flags.FlagValues()
-    define(Windows, values, stride=64)
+    define(Windows, values=values, stride=64)
     values(["script", *words])
     return values
 
