@@ -233,13 +233,16 @@ def _places(path: str, names: Sequence[str] | None, optional: Sequence[str],
     titles = [title.strip() for title in titles]
     names = titles if names is None else names
     places: dict[str, int] = {}
-    for name in (*names, *optional):
+    for name in dict.fromkeys((*names, *optional)):
         if titles.count(name) > 1:
             raise InputError(f"{path}: {titles.count(name)} columns are named "
                              f"'{name}'; rename all but one.")
         place = titles.index(name) if name in titles else (
             int(name) if name.isdecimal() else len(titles))
         if place < len(titles):
+            for other in (other for other in places if places[other] == place):
+                raise InputError(f"{path}: '{other}' and '{name}' are the same column; "
+                                 "name each column once.")
             places[name] = place
         elif name in names:
             raise _missing(path, name, titles, advice)

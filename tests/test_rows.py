@@ -99,6 +99,7 @@ HEADER = "text\tlabel\n"
     ("x.xlsx", "PK", {}, "CSV in UTF-8"), ("x.txt", "a", {}, "extension"),
     ("x.csv", "text\n", dict(delimiter="::"), "--delimiter='::'"),
     ("x.tsv", "a\tyes\n", dict(header=False), "'text'"),
+    ("x.tsv", HEADER, dict(optional=["0"]), "'text' and '0' are the same column"),
     ("x.tsv.gz", gzip.compress(HEADER.encode(), mtime=0)[:-9], {}, "x.tsv.gz"),
 ])
 def test_a_wrong_file_is_refused(tmp_path, name, content, options, message):
