@@ -1,2 +1,1 @@
-"""Options as absl flags, and what the scripts share. Besides them, only from_python uses
-flags."""
+"""Options as absl flags, and what scripts share; else only from_python uses flags."""

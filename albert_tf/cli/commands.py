@@ -74,13 +74,12 @@ def main() -> None:
     """Runs the command of the command line."""
     script.take_signals()
     word, *flags = sys.argv[1:] or [""]
-    name = find(word)
-    if not name:
+    if name := find(word):
+        script.typed_as.update(
+            (file, f"albert {each}") for each, (file, _) in COMMANDS.items())
+        path = os.path.join(script.FOLDER, f"{COMMANDS[name][0]}.py")
+        sys.argv = [path, *flags]
+        runpy.run_path(path, run_name="__main__")
+    else:
         sys.argv = ["albert"]
         script.run(lambda argv: _answer(word))
-        return
-    script.typed_as.update(
-        (file, f"albert {each}") for each, (file, _) in COMMANDS.items())
-    path = os.path.join(script.FOLDER, f"{COMMANDS[name][0]}.py")
-    sys.argv = [path, *flags]
-    runpy.run_path(path, run_name="__main__")

@@ -28,15 +28,16 @@ class _Number(flags.FloatParser):
 
     def __init__(self, option: Option):
         super().__init__(option.least, option.most)
-        self._below = option.below
+        self._option = option
         if option.least == -option.most:
             self.syntactic_help = "a finite number"
         if option.below is not None:
             self.syntactic_help = f"a number of at least 0 and below {option.below:g}"
 
     def is_outside_bounds(self, val: float) -> bool:
-        return not self.lower_bound <= val <= self.upper_bound or (
-            self._below is not None and val >= self._below)
+        option = self._option
+        return not option.least <= val <= option.most or (
+            option.below is not None and val >= option.below)
 
 
 def define(*classes: type, values: Values = flags.FLAGS, without: str = "",

@@ -163,9 +163,7 @@ def _use_kept_task(command: Command) -> None:
     """Sets the options that define the task from output_dir's task.json unless they are
     given."""
     values, folder = command.values, command.values.output_dir
-    task = vocabulary.task_settings(folder) if holds_checkpoint(folder) else None
-    if task is None:
-        return
+    task = (holds_checkpoint(folder) and vocabulary.task_settings(folder)) or {}
     take(values, (each for each in options_in(values)
                   if each.kept and command.keeps(each.name)), task.get("flags", {}))
     if "vocabulary" in task and not (values.vocab_file or values.spm_model_file):
@@ -245,7 +243,8 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
             cli_flags.check_memory, values, config, options.step),
         data={split: values[name].value or ""
               for split, name in command.data_options.items()},
-        options={**kept, **{name: values[name].value for name in names if name in values}},
+        options={**kept, **{name: values[name].value for name in names
+                            if name in values}},
         features=features, **fields,
         kept={**command.kept(task), "vocabulary_flag": flag,
               "vocabulary": tokenizer.keeps, "flags": kept})

@@ -154,8 +154,7 @@ def _take(values: flags.FlagValues, task: str, options: Mapping[str, Any]) -> No
         if value is None or isinstance(value, str) and not value:
             continue
         if name not in known:
-            raise InputError(f"--{name} is not an option of task='{task}'; leave it "
-                             "out.")
+            raise InputError(f"--{name} is not an option of task='{task}'; leave it out.")
         if name == "class_weights":
             value = [f"{_name(label)}={weight}" for label, weight in value.items()] if (
                 isinstance(value, Mapping)) else [value] if value == BALANCED else value
