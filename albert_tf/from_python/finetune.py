@@ -9,7 +9,6 @@ resumed, and named in errors as a user's files are.
 
 import contextlib
 import json
-import math
 import os
 import re
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Sized
@@ -225,8 +224,9 @@ def _lines(split: str, data: Any, names: Sequence[str], labels: Sequence[str],
                              f"a tuple ({', '.join(names)}), or a dict with these keys.")
         row = {name: row[name] for name in used if name in row}
         for name, value in row.items():
-            if isinstance(value, float) and math.isnan(value):
-                row[name] = None  # pandas' sign of a missing value
+            # Missing values of NumPy and pandas, whose NA is neither true nor false.
+            if not isinstance(value, (str, list)) and str(value) in ("nan", "<NA>", "NaT"):
+                row[name] = None
             elif name in labels:
                 row[name] = _named_label(value, classes)
         if "id" in more:  # of a question, which needs a text

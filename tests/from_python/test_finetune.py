@@ -77,8 +77,8 @@ def test_names_of_a_dataset_and_values_of_numpy(written):
     assert [row["label"] for row in found] == ["yes", "no", None]
     assert classes == ["no", "yes"]
     found, _ = written([("a", np.float32(0.5)), ("b", float("nan")), ("d", {"x", "w"}),
-                        ("e", np.array([1, 2]))])
-    assert [row["label"] for row in found] == [0.5, None, ["w", "x"], [1, 2]]
+                        ("e", np.array([1, 2])), ("f", np.float32("nan"))])
+    assert [row["label"] for row in found] == [0.5, None, ["w", "x"], [1, 2], None]
 
 
 # ---- runs ------------------------------------------------------------------
