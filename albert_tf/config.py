@@ -211,20 +211,15 @@ def _shape(layers, hidden, heads, dropout=0.0, **fields):
 
 # The sizes of Table 1 of the paper. Numbers of heads and dropout rates are those of the
 # released files: the paper says H / 64 heads, but the released xlarge has 16.
+_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16), "xlarge": (24, 2048, 16)}
 NAMED: dict[str, dict[str, Any]] = {
-    "base": _shape(12, 768, 12, dropout=0.1),
-    "large": _shape(24, 1024, 16, dropout=0.1),
-    "xlarge": _shape(24, 2048, 16, dropout=0.1),
+    **{name: _shape(*size, dropout=0.1) for name, size in _SIZES.items()},
     "xxlarge": _shape(12, 4096, 64),
-    "base-v2": _shape(12, 768, 12),
-    "large-v2": _shape(24, 1024, 16),
-    "xlarge-v2": _shape(24, 2048, 16),
+    **{f"{name}-v2": _shape(*size) for name, size in _SIZES.items()},
     "xxlarge-v2": _shape(12, 4096, 64),
     # BERT, to which the paper compares ALBERT: nothing is shared, and E = H.
-    **{f"bert-{size}": _shape(layers, hidden, heads, 0.1, embedding_size=hidden,
-                              parameter_sharing="none")
-       for size, layers, hidden, heads in (
-           ("base", 12, 768, 12), ("large", 24, 1024, 16), ("xlarge", 24, 2048, 16))},
+    **{f"bert-{name}": _shape(*size, 0.1, embedding_size=size[1],
+                              parameter_sharing="none") for name, size in _SIZES.items()},
     # Small models, for a single language; the shapes of albert_zh, and two of its models,
     # those with the original's layout of variables.
     "tiny": _shape(4, 312, 12),

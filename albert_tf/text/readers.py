@@ -24,12 +24,9 @@ from albert_tf.errors import InputError
 from albert_tf.options import option
 from albert_tf.text.languages import SPACELESS
 
-_OF_ROWS = ("jsonl", "parquet")
-FORMATS = ("auto", "text", "wikiextractor", *_OF_ROWS)
+FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
 # A document is held in memory; a longer one is a corpus that is read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
-
-Line = tuple[int, str]
 
 
 class Document(NamedTuple):
@@ -83,7 +80,8 @@ def read_documents(
         yield from python_documents()
     for path in paths:
         kind, lines = layout.input_format, text_files.read_lines(path, on_bytes)
-        if kind == "auto" and (kind := rows.kind_of(path, "auto")) not in _OF_ROWS:
+        if kind == "auto" and (kind := rows.kind_of(path, "auto")) not in (
+                "jsonl", "parquet"):
             first = next((line.strip() for _, line in text_files.read_lines(path)
                           if line.strip()), "")
             kind = "wikiextractor" if first.startswith("<doc ") else (
@@ -93,12 +91,19 @@ def read_documents(
         elif kind == "wikiextractor":
             yield from _wikiextractor(path, lines, layout, counts)
         else:
-            yield from _rows(path, lines, layout, kind)
+            field, advice = layout.json_field, (
+                "choose the field with --json_field, or give another --input_format")
+            for where, row in rows.rows(path, [field], kind=kind, lines=lines, cleaned=True,
+                                        advice=advice):
+                if not isinstance(row[field], str):
+                    raise InputError(f"{where}: no text in '{field}'; {advice}.")
+                yield Document(where, paragraphs_of(
+                    row[field].split("\n"), layout.line_breaks))
         if kind == "parquet":
             on_bytes(files.size(path))
 
 
-def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:
+def _plain_text(path: str, lines: rows.Lines, layout: Layout) -> Iterator[Document]:
     per_file = layout.document_separator == "file"
     for block in [lines] if per_file else (
             block for is_blank, block in itertools.groupby(
@@ -115,18 +120,6 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
                     "documents, give --document_separator=blank_line, else split the file.")
         yield Document(path if per_file else f"{path}, line {number - len(held) + 1}",
                        paragraphs_of(held, layout.line_breaks))
-
-
-def _rows(path: str, lines: Iterator[Line], layout: Layout, kind: str
-          ) -> Iterator[Document]:
-    """Yields the documents in a field of JSON objects or of rows."""
-    field, advice = layout.json_field, (
-        "choose the field with --json_field, or give another --input_format")
-    for where, row in rows.rows(path, [field], kind=kind, lines=lines, cleaned=True,
-                                advice=advice):
-        if not isinstance(row[field], str):
-            raise InputError(f"{where}: no text in '{field}'; {advice}.")
-        yield Document(where, paragraphs_of(row[field].split("\n"), layout.line_breaks))
 
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped: a name, of which the
@@ -156,7 +149,7 @@ def without_markup(lines: Iterable[str], counts: collections.Counter) -> list[st
     return text.split("\n")
 
 
-def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
+def _wikiextractor(path: str, lines: rows.Lines, layout: Layout,
                    counts: collections.Counter) -> Iterator[Document]:
     opened, title = 0, ""
     paragraphs: list[str] = []
