@@ -187,10 +187,14 @@ class FullTokenizer:
         tokens is left out, even after the cut."""
         first, second = self.encode(text), self.encode(text_pair) if text_pair else []
         parts, cut = sequences.fitted(first, second, max_length, windows)
-        rows = [sequences.assemble(first, second or None, self.cls_id, self.sep_id)
-                for first, second in parts]
-        return [{"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments}
-                for ids, segments in rows], cut
+        return [self.assembled(first, second or None) for first, second in parts], cut
+
+    def assembled(self, first: Sequence[int], second: Optional[Sequence[int]] = None
+                  ) -> dict[str, list[int]]:
+        """Returns input_ids, input_mask, segment_ids of a sequence of one text's tokens
+        or two (sequences.assemble), not padded."""
+        ids, segments = sequences.assemble(first, second, self.cls_id, self.sep_id)
+        return {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments}
 
     def decode(self, ids: Sequence[Any], skip_special: bool = True) -> str | list[str]:
         """Returns the text for a row of ids, or for each row in a batch.

@@ -54,7 +54,7 @@ class RaceExample(NamedTuple):
     article: str  # The passage.
     question: str
     options: tuple[str, ...]
-    label: Optional[int]  # The number of the right option; None if unknown.
+    label: Optional[str]  # The letter of the right option; None if unknown.
     where: str  # The file, and the line or row if the file has several passages.
 
 
@@ -139,7 +139,7 @@ class RaceTask(LabelledTask):
         for example in data.examples:
             digest.update(json.dumps([
                 example.article, example.question, example.options,
-                example.label]).encode())
+                example.label and LETTERS.index(example.label)]).encode())
         return {f"{split} data": digest.hexdigest()}
 
     def feature_settings(self, split):
@@ -176,7 +176,7 @@ class RaceTask(LabelledTask):
         length = max(len(tokens) for tokens, _ in choices)
         padded = [pad_inputs(*choice, length, tokenizer.pad_id) for choice in choices]
         return {**{name: [choice[name] for choice in padded] for name in padded[0]},
-                "label_ids": [example.label or 0]}, cut
+                "label_ids": [LETTERS.index(example.label or "A")]}, cut
 
     def check_features(self, sets, tables, settings):
         """Logs how many options, with their questions, are cut."""
@@ -193,9 +193,6 @@ class RaceTask(LabelledTask):
 
     def head(self, settings):
         return head_of("multiple_choice", dropout_prob=settings.dropout_prob)
-
-    def label_ids(self, examples):
-        return np.array([example.label for example in examples])
 
     def score(self, data, outputs, table):
         """Computes `accuracy`, and that of the levels that occur: `high_accuracy`."""
@@ -221,9 +218,6 @@ class RaceTask(LabelledTask):
         for example, letter in zip(examples, names):
             answers.setdefault(example.example_id, []).append(letter)
         return {"predictions.json": as_json(answers, indent=1)}
-
-    def shown(self, label):
-        return LETTERS[label]
 
 
 # The questions of a passage are adjacent, so that it is tokenized once for all.
@@ -323,7 +317,7 @@ def _examples(where: str, level: str, passage: Any) -> Iterator[RaceExample]:
                 f"the answer is '{answer}'; give {NUM_CHOICES}, and one of {LETTERS}.")
         yield RaceExample(
             str(passage["id"]), 0, level, passage["article"], question, tuple(offered),
-            None if answers is None else LETTERS.index(answer), where)
+            None if answers is None else answer, where)
 
 
 # ---- the script ------------------------------------------------------------

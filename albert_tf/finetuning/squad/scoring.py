@@ -1,4 +1,4 @@
-"""SQuAD's official metrics, the threshold for "no answer", and prediction files.
+"""SQuAD's official metrics, and the threshold for "no answer".
 
 The metrics are those of tf-models-official's copies of the official scripts, which
 split answers at blanks. An answer in Chinese or Japanese is then one word, and F1 the
@@ -23,7 +23,6 @@ from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from albert_tf.checkpoints.folders import NULL_THRESHOLD
 from albert_tf.errors import InputError
-from albert_tf.finetuning.common import as_json, write_predictions
 from albert_tf.finetuning.squad.dataset import QuestionSet, SquadExample
 from albert_tf.finetuning.squad.predictions import Predictions
 
@@ -216,50 +215,3 @@ def _units(text: str, language: str) -> tuple[str, Sequence[str]]:
     text = text.lower().strip().translate(_CHINESE)
     return text, re.findall(r"\w+(?:[.,]\w+)*|[^\w\s]",
                             _SCRIPTS["zh"].sub(r" \g<0> ", text))
-
-
-# ---- files -----------------------------------------------------------------
-
-
-def write_prediction_files(output_dir: str, data: QuestionSet, answers: Answers,
-                           prediction_file: str = "") -> list[str]:
-    """Writes the predictions for the official scripts, and a readable table; returns
-    the paths.
-
-      predictions.json        answer by question id, the format of a submission
-      nbest_predictions.json  the best answers with their probabilities, by id
-      null_odds.json          version 2.0: null odds by id
-      predictions.tsv         id, question, prediction, probability (of the best answer
-                              relative to the n best, not to "no answer"), the true
-                              answers, and whether the prediction is one of them (both
-                              empty unless `data.answered`)
-
-    `prediction_file` replaces predictions.tsv (common.write_predictions). It also has
-    the passage, and the positions where the answer begins and ends in it.
-    """
-    predictions = answers.predictions
-    contents = {"predictions.json": answers.texts,
-                "nbest_predictions.json": predictions.nbest}
-    if predictions.null_odds is not None:
-        contents["null_odds.json"] = predictions.null_odds
-    outcomes = question_outcomes(
-        data.examples, answers.texts, predictions.null_odds is not None, data.language
-    ) if data.answered else {}
-    rows = []
-    for example in data.examples:
-        # If the threshold removed the answer, the row still has the probability of the
-        # best one.
-        key, text = example.qas_id, answers.texts[example.qas_id]
-        start, end, _ = predictions.best[key] if text else (0, 0, 0)
-        rows.append({
-            "id": key, "passage": example.paragraph_text,
-            "question": example.question_text, "prediction": text,
-            "probability": f"{predictions.nbest[key][0]['probability']:.4f}",
-            "start": start, "end": end,
-            "answers": " | ".join(dict.fromkeys(example.truths * data.answered)),
-            "exact_match": ("yes" if outcomes[key].exact else "no") if outcomes else ""})
-    names = [name for name in rows[0]
-             if prediction_file or name not in ("passage", "start", "end")]
-    return write_predictions(
-        output_dir, {name: as_json(value) for name, value in contents.items()},
-        [names, *([row[name] for name in names] for row in rows)], prediction_file)

@@ -18,7 +18,8 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.command import Command, features_option
 from albert_tf.finetuning.common import (
-    ExampleSet, Outputs, as_json, cut_note, read_shards, write_files)
+    ExampleSet, Outputs, as_json, cut_note, read_shards, write_files,
+    write_predictions)
 from albert_tf.finetuning.squad import predictions, scoring
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import (
@@ -27,7 +28,7 @@ from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
-    NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
+    NUM_SPECIAL_PAIR, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _MOST_TRIED = 1000  # starts and ends, in pairs
@@ -206,19 +207,14 @@ class SquadTask(FineTuningTask):
         first = len(question) + 2  # The position after [CLS] question [SEP].
         windows = []
         for (begin, end), is_max_context in zip(spans, max_context(spans)):
-            input_ids, segment_ids = assemble(
-                question, paragraph.piece_ids[begin:end], tokenizer.cls_id,
-                tokenizer.sep_id)
             holds = answer is not None and begin <= answer[0] and answer[1] < end
             positions = [first + piece - begin for piece in answer] if holds else [0, 0]
             windows.append({
-                "input_ids": input_ids,
-                "input_mask": [1] * len(input_ids),
-                "segment_ids": segment_ids,
+                **tokenizer.assembled(question, paragraph.piece_ids[begin:end]),
                 "p_mask": [0] + [1] * (first - 1) + [0] * (end - begin) + [1],
                 "start_positions": positions[:1],
                 "end_positions": positions[1:],
-                "paragraph_len": [len(input_ids)],
+                "paragraph_len": [first + end - begin + 1],
                 "tok_start_to_orig_index": paragraph.starts[begin:end],
                 "tok_end_to_orig_index": paragraph.ends[begin:end],
                 "is_impossible": [int(is_training and not holds)],
@@ -303,8 +299,48 @@ class SquadTask(FineTuningTask):
 
     def write_predictions(self, folder, data, outputs, table, prediction_file="",
                           all_probabilities=False):
-        return scoring.write_prediction_files(
-            folder, data, self.answers(data, outputs, table.columns), prediction_file)
+        """Writes the predictions for the official scripts, and a readable table; returns
+        the paths.
+
+          predictions.json        answer by question id, the format of a submission
+          nbest_predictions.json  the best answers with their probabilities, by id
+          null_odds.json          version 2.0: null odds by id
+          predictions.tsv         id, question, prediction, probability (of the best
+                                  answer relative to the n best, not to "no answer"),
+                                  the true answers, and whether the prediction is one
+                                  of them (both empty unless `data.answered`)
+
+        `prediction_file` replaces predictions.tsv (common.write_predictions). It also has
+        the passage, and the positions where the answer begins and ends in it.
+        """
+        answers = self.answers(data, outputs, table.columns)
+        found = answers.predictions
+        contents = {"predictions.json": answers.texts,
+                    "nbest_predictions.json": found.nbest}
+        if found.null_odds is not None:
+            contents["null_odds.json"] = found.null_odds
+        outcomes = scoring.question_outcomes(
+            data.examples, answers.texts, found.null_odds is not None, data.language
+        ) if data.answered else {}
+        rows = []
+        for example in data.examples:
+            # If the threshold removed the answer, the row still has the probability of
+            # the best one.
+            key, text = example.qas_id, answers.texts[example.qas_id]
+            start, end, _ = found.best[key] if text else (0, 0, 0)
+            rows.append({
+                "id": key, "passage": example.paragraph_text,
+                "question": example.question_text, "prediction": text,
+                "probability": f"{found.nbest[key][0]['probability']:.4f}",
+                "start": start, "end": end,
+                "answers": " | ".join(dict.fromkeys(example.truths * data.answered)),
+                "exact_match": "" if not outcomes else (
+                    "yes" if outcomes[key].exact else "no")})
+        names = [name for name in rows[0]
+                 if prediction_file or name not in ("passage", "start", "end")]
+        return write_predictions(
+            folder, {name: as_json(value) for name, value in contents.items()},
+            [names, *([row[name] for name in names] for row in rows)], prediction_file)
 
     def write(self, split, data, outputs, table, step, settings):
         """Writes files of predictions, and keeps the threshold that an evaluation found,

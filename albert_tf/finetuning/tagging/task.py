@@ -31,7 +31,7 @@ from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
-    NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
+    NUM_SPECIAL_SINGLE, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
@@ -182,13 +182,10 @@ class TaggingTask(FineTuningTask):
                      if is_best[piece - begin] and piece in word_of}
             if not words:
                 continue
-            input_ids, segment_ids = assemble(
-                pieces[begin:end], None, tokenizer.cls_id, tokenizer.sep_id)
             labels = [0, *(is_best[piece - begin] and of_pieces[piece]
                            for piece in range(begin, end)), 0]
             windows.append({
-                "input_ids": input_ids, "input_mask": [1] * len(input_ids),
-                "segment_ids": segment_ids, "label_ids": labels,
+                **tokenizer.assembled(pieces[begin:end]), "label_ids": labels,
                 "word_index": [*words], "word_place": [*words.values()]})
         return windows
 
@@ -260,17 +257,14 @@ class TaggingTask(FineTuningTask):
 
     def write_predictions(self, folder, data, outputs, table, prediction_file="",
                           all_probabilities=False):
-        return self.write_tagged(folder, data.examples, self.tagged(
-            data.examples, outputs, table.columns))
-
-    def write_tagged(self, folder: str, examples: Sequence[Sentence],
-                     tagged: Sequence[Tagged]) -> list[str]:
         """Writes the predictions for a file, and returns the paths.
 
           predictions.conll   the lines of the file with the predicted tags; for CoNLL-U
                               predictions.conllup, whose first line names the columns
           predictions.jsonl   one sentence per line: text and `answer`
         """
+        examples = data.examples
+        tagged = self.tagged(examples, outputs, table.columns)
         is_conllu = self.reading.format_of(examples[0].path) == "conllu"
         lines = [json.dumps({**sentence.fields, "text": sentence.text,
                              **self.answer(sentence, each)}, ensure_ascii=False) + "\n"

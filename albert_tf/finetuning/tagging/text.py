@@ -17,9 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.finetuning.tagging import scoring
-from albert_tf.tokenization import in_graph
 from albert_tf.finetuning import text as text_tasks
-from albert_tf.tokenization import cleaning
+from albert_tf.tokenization import cleaning, in_graph
 from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
 
 Ragged = tf.RaggedTensor

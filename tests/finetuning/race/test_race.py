@@ -31,7 +31,7 @@ def features_of(example, max_seq_length=32, max_qa_length=16):
 
 
 def question(article, text, *options):
-    return task.RaceExample("x", 0, "high", article, text, options, 0, "x")
+    return task.RaceExample("x", 0, "high", article, text, options, "A", "x")
 
 
 def passage(**changes):
@@ -71,7 +71,8 @@ def test_examples_and_features_are_the_releases(key):
         middle_only="middle1" in levels)
     assert len(examples) == len(GOLDEN[key])
     for example, row in zip(examples, GOLDEN[key]):
-        assert (example.example_id, example.label) == (row["example_id"], row["label"])
+        assert (example.example_id, example.label) == (
+            row["example_id"], task.LETTERS[row["label"]])
         features = features_of(example, max_seq_length, max_qa_length)
         assert features["label_ids"] == [row["features"]["label_id"]]
         for name in ("input_ids", "input_mask", "segment_ids"):
@@ -189,7 +190,7 @@ def test_options_that_cannot_be_are_refused():
 def test_accuracy_is_that_of_all_and_of_each_level():
     examples = read(FOLDER, "dev")
     middle = sum(example.level == "middle" for example in examples)
-    right = np.array([example.label for example in examples])
+    right = RaceTask().label_ids(examples)
     guesses = [(right[0] + 1) % 4, *right[1:]]  # The first is of the level middle.
 
     def score(chosen, examples=examples):
@@ -225,7 +226,7 @@ def test_predictions_are_written_as_letters_and_for_people(tmp_path):
         ["high7.txt", "2", "high", "It was _ .", "D", "0.4000", "red", "B"]]
     # The letters are what a set's files have as answers.
     again = passage(answers=json.loads(letters)["high7.txt"])
-    assert read_high(write(tmp_path / "again", again))[1].label == 3
+    assert read_high(write(tmp_path / "again", again))[1].label == "D"
 
 
 def test_options_that_are_cut_are_counted(caplog):

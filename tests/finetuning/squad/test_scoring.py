@@ -6,6 +6,7 @@ questions of golden/squad, and of pairs of texts.
 
 import gzip
 import json
+from unittest import mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from albert_tf.finetuning.squad import scoring
 from albert_tf.finetuning.squad.dataset import QuestionSet, SquadExample
 from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.scoring import Answers
+from albert_tf.finetuning.squad.task import SquadTask
 from tests.helpers import FIXTURES
 
 RUNS = ("one", "two_accumulated", "nbest3_len5")
@@ -105,9 +107,10 @@ def test_a_threshold_given_is_applied_and_recorded():
 
 def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
     texts = ANSWERS.texts_at(4.5) | {"b": "bläu"}
-    paths = scoring.write_prediction_files(
-        str(tmp_path / "out"), QuestionSet(ASKED), Answers(
-            ANSWERS._replace(best=dict.fromkeys("abcd", (0, 0, 0.0))), {}, texts))
+    task, outputs = SquadTask(version_2=True), {}
+    answers = Answers(ANSWERS._replace(best=dict.fromkeys("abcd", (0, 0, 0.0))), {}, texts)
+    paths = task.write_predictions(str(tmp_path / "out"), QuestionSet(
+        ASKED, last=(task, outputs, answers)), outputs, mock.Mock())
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths) == [
             "nbest_predictions.json", "null_odds.json", "predictions.json",

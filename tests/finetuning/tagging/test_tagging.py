@@ -10,11 +10,13 @@ import random
 import re
 import tempfile
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
+from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.tagging import scoring
 from albert_tf.finetuning.tagging.task import Tagged, build_task
 from albert_tf.finetuning.tagging.readers import Reading
@@ -510,10 +512,11 @@ def test_reports_and_failures(write, monkeypatch):
 def predicted(task, examples, kind, tags=None):
     """The file of predictions of a model that gives these tags, or the true ones."""
     tags = iter(tags or [tag for example in examples for tag in example.tags])
-    with tempfile.TemporaryDirectory() as folder:
-        task.write_tagged(folder, examples, [Tagged(
-            [next(tags) for _ in example.words], [0.5] * len(example.words))
-            for example in examples])
+    tagged = [Tagged([next(tags) for _ in example.words], [0.5] * len(example.words))
+              for example in examples]
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(
+            type(task), "tagged", return_value=tagged):
+        task.write_predictions(folder, ExampleSet(examples), {}, mock.Mock())
         with open(f"{folder}/predictions.{kind}", encoding="utf-8") as stream:
             return stream.read()
 
