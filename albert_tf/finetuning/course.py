@@ -165,15 +165,19 @@ class Course:
         return table
 
     def padded(self) -> dict[str, Any]:
-        """Returns the sets as `Padded`, all to the lengths of the first, which is the
+        """Returns the sets as `Padded`, all to the lengths of the first, so that fewer
+        shapes are compiled, and one more if a set has longer sequences. The first is the
         training set, if there is one: the order of training must not depend on the sets
         that are evaluated or predicted."""
-        from albert_tf.finetuning.length_batching import Padded, lengths_for
+        from albert_tf.finetuning.length_batching import Padded, choose_lengths
 
         padded, lengths = {}, ()
         for split, table in self.tables.items():
-            lengths = lengths_for(table.lengths, self.settings.max_seq_length,
-                                  self.settings.num_lengths, lengths)
+            best = choose_lengths(table.lengths, self.settings.max_seq_length,
+                                  self.settings.num_lengths)
+            lengths = lengths or best
+            if best[-1] > lengths[-1]:
+                lengths = (*lengths, best[-1])
             logging.info(
                 "%s: %d sequences of %.1f tokens on average; batches are padded to %s "
                 "tokens.", split, table.num_rows, float(np.mean(table.lengths)),

@@ -59,15 +59,6 @@ def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
     return choice
 
 
-def lengths_for(lengths: np.ndarray, max_length: int, num_lengths: int,
-                others: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Returns `others`, the lengths of a different set, so that fewer shapes are
-    compiled, and one more if the set has longer sequences; without others, the result
-    of `choose_lengths`."""
-    best = choose_lengths(lengths, max_length, num_lengths)
-    return (*others, best[-1]) if others and best[-1] > others[-1] else others or best
-
-
 class BatchPlan:
     """The plan of which rows each training step sees, padded to which length: sequences
     of `lengths` [N] to ascending `shapes`. A step has batch_size rows over all replicas

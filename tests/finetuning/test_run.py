@@ -10,7 +10,7 @@ from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.length_batching import (
-    BatchPlan, FeatureBatches, Padded, lengths_for)
+    BatchPlan, FeatureBatches, Padded, choose_lengths)
 from albert_tf.training import log, steps
 from albert_tf.training.loop import Run
 from albert_tf.training.options import RunOptions
@@ -45,7 +45,7 @@ CONFIG = tiny_run.config(
 
 
 def padded(table, num_lengths=2):
-    return table and Padded(table, lengths_for(table.lengths, LENGTH, num_lengths))
+    return table and Padded(table, choose_lengths(table.lengths, LENGTH, num_lengths))
 
 
 def make(folder, score=None, best_metric="accuracy", train=TRAIN, evaluation=DEV,
