@@ -62,10 +62,6 @@ def _loaded(model: str, options: Options, vocabulary: Optional[FullTokenizer],
     return vectors.Features(load(model, config, vocabulary=vocabulary), options)
 
 
-def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
-    return iter(lambda: list(itertools.islice(inputs, size)), [])
-
-
 def stream(model: str, paths: Sequence[str], options: Options = Options(),
            held: int = 1024, vocabulary: Optional[FullTokenizer] = None,
            read: Reader = text_inputs.read, same_ids: bool = False,
@@ -75,7 +71,8 @@ def stream(model: str, paths: Sequence[str], options: Options = Options(),
     other arguments are as for `extract`, `texts` and formats.read."""
     options = options.of(formats.read(model, config, vocabulary=vocabulary))
     features = _loaded(model, options, vocabulary, config)
-    for unit in _units(texts(paths, read, same_ids), held):
+    inputs = texts(paths, read, same_ids)
+    while unit := list(itertools.islice(inputs, held)):
         yield from features.rows(unit)
         if progress:
             progress.update(features.texts)
@@ -128,7 +125,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
         with folder.used(settings, state_of([*input_files, *checkpoint.files()])):
             features = _loaded(model, options, vocabulary)
             folder.write_lines(
-                output_file, _units(texts(input_files, read), unit_texts),
+                output_file, texts(input_files, read), unit_texts,
                 lambda unit: (map(line, features.rows(unit)), {}), progress)
             features.tell_cut()
     logging.info("Wrote %s.", output_file)

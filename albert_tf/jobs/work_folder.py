@@ -7,14 +7,14 @@ lock. Folders in a store and under Windows are not locked.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import shutil
 import socket
 import time
-from typing import (
-    Any, BinaryIO, Callable, ContextManager, Iterable, Iterator, Mapping, Sequence)
+from typing import Any, BinaryIO, Callable, ContextManager, Iterable, Iterator, Mapping
 
 from absl import logging
 
@@ -182,18 +182,19 @@ class WorkFolder:
         except InputError:
             return None  # The file is missing or damaged, so the unit is done again.
 
-    def write_lines(self, path: str, units: Iterable[Sequence[Any]],
+    def write_lines(self, path: str, inputs: Iterator[Any], size: int,
                     answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],
                     progress: tuple[str, str, int | None],
                     count: Callable[[Mapping[str, Any]], None] = lambda info: None
                     ) -> None:
-        """Writes the file `path`: the lines for all units, computed unless a unit is
-        finished. `units` are lists of inputs, the same ones in every run; `answer`
-        returns the lines for a unit, and JSON values to keep with them, which `count`
-        takes; `progress` are Progress's arguments."""
-        names, done, log = [], 0, None
-        for number, unit in enumerate(units):
-            name = f"unit-{number:06d}"
+        """Writes the file `path`: the lines for inputs, the same ones in every run, in
+        units of `size`, computed unless a unit is finished. `answer` returns the lines
+        for a unit, and JSON values to keep with them, which `count` takes; `progress` are
+        Progress's arguments."""
+        names: list[str] = []
+        done, log = 0, None
+        while unit := list(itertools.islice(inputs, size)):
+            name = f"unit-{len(names):06d}"
             names.append(self.file(f"{name}.jsonl"))
             info = self.finished(name)
             if info is None:

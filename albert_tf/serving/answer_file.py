@@ -5,12 +5,11 @@ Each unit of some batches is answered by itself, so that an interruption changes
 
 import collections
 import dataclasses
-import itertools
-import json
 from typing import Any, Iterator, Mapping, Optional
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.features.extract import line
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.serving.options import Ask
 from albert_tf.serving.predict import Answer, Model
@@ -53,10 +52,6 @@ class Counts:
                 f"an answer. The first is {self.first_wrong}")
 
 
-def line(answer: Answer) -> str:
-    return json.dumps(answer, ensure_ascii=False)
-
-
 def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
           ask: Ask, total: Optional[int] = None) -> Counts:
     """Answers inputs, of which there are `total`, and writes the file `path`. Parts
@@ -69,9 +64,8 @@ def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
         answers = model.stream((item.given for item in unit), ask, size, True, of_unit.cut)
         return [line(of_unit.full(*pair)) for pair in zip(unit, answers)], vars(of_unit)
 
-    folder.write_lines(
-        path, iter(lambda: list(itertools.islice(inputs, size)), []), answer,
-        ("answering", "inputs", total), counts.include)
+    folder.write_lines(path, inputs, size, answer, ("answering", "inputs", total),
+                       counts.include)
     model.log_cut(counts.cut, counts.answers)
     return counts
 
