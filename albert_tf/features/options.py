@@ -53,8 +53,7 @@ class Options:
         pooling = tuple(dict.fromkeys(map(str.strip, self.pooling))) or (
             (EMBEDDING,) if sentence else (*pooled, "mean"))
         most, longest = config.num_hidden_layers, config.max_position_embeddings
-        layers = {str(layer): layer % (most + 1)
-                  for layer in range(-most, most + 1)}
+        layers = {str(layer): layer % (most + 1) for layer in range(-most, most + 1)}
         length = self.max_seq_length or min(
             checkpoint.flags.get("max_seq_length", 512), longest)
         least = NUM_SPECIAL_PAIR + 1

@@ -45,8 +45,7 @@ class Vectors(Answering):
         """Computes `last_hidden_state` [B, S, H], `pooler_output` [B, H] if there is a
         pooler, and sentence-transformers' `sentence_embedding` [B, D] if the model's
         folder defines it."""
-        found = self.bert(
-            features, computation=self.computation, padding_is_read=False)
+        found = self.bert(features, computation=self.computation, padding_is_read=False)
         hidden = tf.cast(found["sequence_output"], tf.float32)
         outputs = {"last_hidden_state": hidden}
         if self.sentence:
@@ -87,8 +86,7 @@ class Features(Vectors):
 
     def rows(self, inputs: Sequence[Input]) -> list[Row]:
         """Returns the kept fields and the vectors of each input."""
-        requests = [self.request(each.given, 1, self.options.windows)
-                    for each in inputs]
+        requests = [self.request(each.given, 1, self.options.windows) for each in inputs]
         rows = []
         for each, request, vectors in zip(
                 inputs, requests, answers(requests, self.options.batch_size)):

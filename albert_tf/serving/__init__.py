@@ -8,6 +8,4 @@ from albert_tf import lazily
 if TYPE_CHECKING:  # The names, for type checkers.
     from albert_tf.serving.predict import load as load
 else:
-    __getattr__, __dir__ = lazily(__name__, {
-        "predict": "load",
-    })
+    __getattr__, __dir__ = lazily(__name__, {"predict": "load"})

@@ -25,8 +25,7 @@ class Counts:
     answers: int = 0
     wrong: int = 0
     first_wrong: str = ""
-    cut: collections.Counter[str] = dataclasses.field(
-        default_factory=collections.Counter)
+    cut: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def full(self, item: Input, answer: Answer) -> Answer:
         """Counts an answer, and adds the fields that are kept of its input."""

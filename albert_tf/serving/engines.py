@@ -31,8 +31,7 @@ from albert_tf.serving import portable, runtimes
 AUTO, TENSORFLOW = "auto", "tensorflow"
 # Engine, and its package → its title, and its format in runtimes.FORMS; the fastest one
 # first.
-_ENGINES = {"openvino": ("OpenVINO", "openvino"),
-            "onnxruntime": ("ONNX Runtime", "onnx")}
+_ENGINES = {"openvino": ("OpenVINO", "openvino"), "onnxruntime": ("ONNX Runtime", "onnx")}
 # An engine computes these batches faster than TensorFlow, which needs longer for a token,
 # but computes no padding (benchmarks/NOTES.md, Inference).
 MOST_TOKENS = 512  # with padding

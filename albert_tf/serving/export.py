@@ -37,8 +37,7 @@ Outputs = Mapping[str, tf.Tensor]
 def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
            labels: Sequence[str] = (), dtype: str = "float32",
            text: Optional[TextTask] = None, threshold: Optional[float] = None,
-           sentence: Optional[Sentence] = None, settings: Mapping[str, Any] = {}
-           ) -> None:
+           sentence: Optional[Sentence] = None, settings: Mapping[str, Any] = {}) -> None:
     """Writes a SavedModel that computes the outputs of one of a model's heads.
 
     The inputs of the signature that takes ids are the head's, int32 [B, S] for any B
@@ -96,8 +95,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
         for name, content in contents.items():
             files.write(os.path.join(at, name), content)
-        module.files = [tf.saved_model.Asset(os.path.join(at, name))
-                        for name in contents]
+        module.files = [tf.saved_model.Asset(os.path.join(at, name)) for name in contents]
         # A served model is not trained; custom gradients would be traced, stored
         # and loaded for nothing.
         tf.saved_model.save(

@@ -37,8 +37,7 @@ _MEMORY = 60  # bytes that tf2onnx takes for each byte of the weights, at most
 _AS_HEAD = {"conditional_spans": "spans", "sentence_order": "classification"}
 
 
-def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
-           ) -> None:
+def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str) -> None:
     """Exports one task of a serving.predict.Model.
 
         export(albert_tf.load("runs/sst-2"), "classify", "sst-2_int8", "onnx", "int8")
@@ -61,8 +60,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
                     "format": form, "precision": precisions[0], "task": task,
                     "heads": dict(loaded.heads), "threshold": loaded.threshold,
                     "problem_type": loaded.problem_type})):
-            text_files.write_json(
-                os.path.join(staged, name), value, ensure_ascii=False)
+            text_files.write_json(os.path.join(staged, name), value, ensure_ascii=False)
     logging.info("Exported the task %s to %s in %s (%s, %s).", task, export_dir,
                  duration(time.monotonic() - begin), form,
                  amount(sum(map(len, contents.values()))))

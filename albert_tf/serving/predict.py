@@ -231,8 +231,7 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
         model = Model(**runtimes.read(path, vocabulary))
     else:
         loaded = restore.load(path, config, head, allow_nan, vocabulary)
-        threshold_file = os.path.join(
-            formats.folder_of_model(path), NULL_THRESHOLD_FILE)
+        threshold_file = os.path.join(formats.folder_of_model(path), NULL_THRESHOLD_FILE)
         threshold = text_files.read_object(threshold_file).get(
             NULL_THRESHOLD) if files.exists(threshold_file) else None
         model = Model(**vars(loaded), threshold=float(threshold) if isinstance(
@@ -285,8 +284,7 @@ class Masks(Answering):
         parts = [super(Masks, self).compute({
             name: value[start:start + most] for name, value in batch.items()})
                  for start in range(0, rows, most)]
-        return {name: np.concatenate([part[name] for part in parts])
-                for name in parts[0]}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def request(self, given, top_k):
         first, second = (None if given.get(name) is None else self._ids(given[name])
@@ -298,8 +296,7 @@ class Masks(Answering):
         [(first, second)], cut = sequences.fitted(first, second or [], self.max_length)
         ids, segments = sequences.assemble(
             first, second or None, self.tokenizer.cls_id, self.tokenizer.sep_id)
-        positions = [i for i, token in enumerate(ids)
-                     if token == self.tokenizer.mask_id]
+        positions = [i for i, token in enumerate(ids) if token == self.tokenizer.mask_id]
         if len(positions) < masks:
             raise InputError(f"a {MASK} is after the {self.max_length} tokens that the "
                              "model reads; give a shorter text.")

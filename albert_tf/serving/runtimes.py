@@ -80,10 +80,9 @@ def read(path: str, given: Optional[FullTokenizer] = None) -> dict[str, Any]:
         "tensors": {}, "report": Report(folder), "format": form, "config": config,
         "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
         "settings": vocabulary.task_settings(folder) or (
-            {"flags": flags} if flags else {}),
+            {"flags": flags} if flags else {}), "tokenizer": tokenizer,
         **outputs_of({**(stored if is_own else values), "labels": labels}, answering,
-                     where),
-        "tokenizer": tokenizer}
+                     where)}
 
 
 class Engine:
@@ -208,8 +207,7 @@ class _TfLite(Engine):
                     for name, value in self._signature(**given).items()}
 
 
-FORMS: dict[str, type[Engine]] = {
-    "onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
+FORMS: dict[str, type[Engine]] = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
 
 
 def needed(form: str, packages: Sequence[str]) -> None:
