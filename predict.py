@@ -114,6 +114,9 @@ def main(argv):
             "input)" + (", not both." if words else "."))
     if path := FLAGS.output_file:
         files.check_new(path, "--output_file")
+        if FLAGS.format == "table":
+            raise InputError("--format=table is for the standard output, but --output_file "
+                             "gets JSON lines; leave one of the two out.")
     if _is_file():
         files.open_binary(FLAGS.input_file).close()
     if path and _is_file() and (FLAGS.work_dir or not files.is_remote(path)):
