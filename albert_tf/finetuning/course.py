@@ -171,7 +171,7 @@ class Course:
         that are evaluated or predicted."""
         from albert_tf.finetuning.length_batching import Padded, choose_lengths
 
-        padded, lengths = {}, ()
+        padded, lengths = {}, tuple[int, ...]()
         for split, table in self.tables.items():
             best = choose_lengths(table.lengths, self.settings.max_seq_length,
                                   self.settings.num_lengths)
