@@ -6,7 +6,7 @@ Shapes: N examples of a request, S positions of the longest sequence.
 
 import dataclasses
 import functools
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, ClassVar, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
@@ -27,13 +27,11 @@ class TextTask:
     tokenizer: FullTokenizer  # That of training.
     max_seq_length: int  # Of a sequence, with special tokens.
 
+    # The signature's string inputs: name → its number of axes.
+    inputs: ClassVar[Mapping[str, int]] = {"text": 1}
+
     def __post_init__(self):
         check_length(self.max_seq_length)
-
-    @property
-    def inputs(self) -> Mapping[str, int]:
-        """The signature's string inputs: name → its number of axes."""
-        return {"text": 1}
 
     @functools.cached_property
     def ops(self) -> in_graph.TokenizerOps:

@@ -18,9 +18,7 @@ class Choices(TextTask):
     labels: Sequence[str] = tuple("ABCD")
     max_qa_length: int = 128
 
-    @property
-    def inputs(self):
-        return {"passage": 1, "question": 1, "options": 2}
+    inputs = {"passage": 1, "question": 1, "options": 2}
 
     def features(self, inputs):
         texts = as_many(inputs)

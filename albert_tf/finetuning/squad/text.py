@@ -41,12 +41,10 @@ class Spans(TextTask):
     max_answer_length: int = 30
     threshold: Optional[float] = None
 
+    inputs = {"question": 1, "passage": 1}
+
     def __post_init__(self):
         check_room(self.max_seq_length, self.max_query_length)
-
-    @property
-    def inputs(self):
-        return {"question": 1, "passage": 1}
 
     def prepared(self, inputs):
         texts = as_many(inputs)
