@@ -23,7 +23,6 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.head import Head
 from albert_tf.modeling.parameter_count import (
     POOLER, PROJECTION, Shape, encoder_shapes)
-from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # The known heads: name → the module that defines it, and a variable that every
 # checkpoint with this head has. To add a head, add a line here.
@@ -103,7 +102,7 @@ class Checkpoint:
     report: Report
     labels: tuple[str, ...] = ()  # in the order of the outputs; () for one number
     problem_type: str = ""  # one of PROBLEMS, "" if the source does not tell
-    tokenizer: Optional[FullTokenizer] = None  # if the folder has a vocabulary
+    tokenizer: Any = None  # a FullTokenizer, or None if the folder has no vocabulary
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the task
     sentence: Any = None  # sentence_transformers.Sentence
     slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # moments
