@@ -52,7 +52,7 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
                 if "\0" in line and (not cleaned or is_binary(line)):
                     wrong = "it holds NUL characters"
                 elif number == 1 and not cleaned and "\r" in line.rstrip("\r\n"):
-                    wrong = "carriage returns alone end its lines"
+                    wrong = "carriage returns alone end its lines (tr converts them)"
             except UnicodeDecodeError as error:
                 wrong = f"byte {error.start + 1} is not UTF-8 ({error.reason})"
             if wrong:

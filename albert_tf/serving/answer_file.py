@@ -73,7 +73,9 @@ def write_stream(lines: Iterator[str], path: str) -> None:
     """Writes lines as they come, to `<path>.unfinished` until the last: they cannot be
     had again if the run is interrupted."""
     unfinished = f"{path}.unfinished"
-    files.check_new(unfinished, "Unfinished answers: --output_file")
+    if files.exists(unfinished):
+        raise InputError(f"{unfinished} holds the answers of an interrupted run; "
+                         "rename or remove it.")
     with files.open_binary(unfinished, "wb") as stream:
         for each in lines:
             stream.write(f"{each}\n".encode())

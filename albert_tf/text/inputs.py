@@ -7,6 +7,7 @@ what a file holds, as in a pipe, its first line does.
 """
 
 import itertools
+import math
 import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
@@ -87,8 +88,10 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
                 given = (row[text_column], *[pair] * (pair is not None))
             elif kind == "parquet":
                 given = {name: value for name, value in row.items() if value is not None}
-        if guid is not None:  # JSON has no dates, as Parquet has.
-            kept = {"id": guid if isinstance(guid, (str, int, float)) else str(guid)}
+        if guid is not None:  # JSON has neither NaN nor dates, as Parquet has.
+            is_json = isinstance(guid, (str, int)) or (
+                isinstance(guid, float) and math.isfinite(guid))
+            kept = {"id": guid if is_json else str(guid)}
         if isinstance(given, InputError):
             given = InputError(str(given).removeprefix(f"{where}: "))
         elif isinstance(given, tuple) and len(given) == 1:

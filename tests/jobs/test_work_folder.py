@@ -126,6 +126,19 @@ def test_a_file_of_the_name_that_is_no_lock_stays(tmp_path):
     assert path.read_text() == "mine"
 
 
+def test_a_lock_that_its_run_removes_meanwhile_is_not_held(tmp_path, monkeypatch):
+    lock = work_folder.fcntl.flock
+
+    def after_removal(stream, how):
+        os.remove(stream.name)
+        lock(stream, how)
+
+    monkeypatch.setattr(work_folder.fcntl, "flock", after_removal)
+    with pytest.raises(InputError, match="--output_dir=.*another run"):
+        with hold(str(tmp_path), "--output_dir"):
+            pass
+
+
 @pytest.mark.parametrize("folder, system", [("memory://bucket/run", True), ("", None)])
 def test_stores_and_windows_have_no_lock(folder, system, tmp_path, monkeypatch):
     monkeypatch.setattr(work_folder, "fcntl", system and work_folder.fcntl)

@@ -96,7 +96,7 @@ def test_what_cannot_be_read_again_is_kept(tmp_path):
         answer_file.write_stream(lines(), str(output))
     unfinished = tmp_path / "out.jsonl.unfinished"
     assert unfinished.read_text() == "1\n2\n" and not output.exists()
-    with pytest.raises(InputError, match=f"{unfinished} exists already"):
+    with pytest.raises(InputError, match=f"{unfinished} holds the answers"):
         answer_file.write_stream(iter("12"), str(output))
     unfinished.unlink()
     answer_file.write_stream(iter("12"), str(output))

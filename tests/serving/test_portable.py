@@ -17,7 +17,7 @@ from albert_tf.checkpoints import huggingface
 from albert_tf.checkpoints.formats import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.serving import portable, runtimes
+from albert_tf.serving import portable, predict, runtimes
 from tests.helpers import FIXTURES
 from tests.serving import tiny_models
 
@@ -342,6 +342,22 @@ def test_start_and_end_logits_of_squad_2_find_the_same_answer(tiny):
     assert best["end"] == sequence["tok_end_to_orig_index"][end - first] + 1
     np.testing.assert_allclose(sums.max(), best["score"], rtol=1e-4)
     head.threshold = 0.0
+
+
+@pytest.mark.long
+@needs_onnx
+def test_masks_of_many_rows_are_scored_in_parts(tiny, exported, monkeypatch):
+    asked = albert_tf.load(exported("pretrained", "fill-mask", "onnx"))
+    rows = []
+    run = type(asked.engine)._run
+    monkeypatch.setattr(type(asked.engine), "_run", lambda self, batch: (
+        rows.append(len(batch["input_ids"])), run(self, batch))[1])
+    monkeypatch.setattr(predict, "_SCORES", 2 * 8 * 4000)
+    texts = [f"The [MASK] {word}." for word in ("one", "two", "it")]
+    assert len(tiny("pretrained").head("fill-mask").request(
+        {"text": texts[0]}, 1).sequences[0]["input_ids"]) <= 8
+    assert_same(asked.predict(texts), tiny("pretrained").predict(texts), 1e-6)
+    assert len(rows) > 1 and sum(rows) == 3
 
 
 @pytest.mark.long
