@@ -14,20 +14,17 @@ import sys
 
 import pytest
 from absl import logging as absl_logging
-from hypothesis import settings
 
 from albert_tf import pictures
 from tests.helpers import ROOT, SHARED
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow need not load Keras 3, which nothing here uses.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 # A shell that starts a command with "&" makes it, and what it starts, deaf to Ctrl-C,
 # which some tests send to scripts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Random inputs, the same in every run; a busy machine is no failure.
-settings.register_profile("same", derandomize=True, deadline=None)
-settings.load_profile("same")
 
 # Whole runs of scripts, and steps that XLA compiles: minutes for few tests. They come
 # first, the longest ahead, so that no process is left with one of them when the others

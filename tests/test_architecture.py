@@ -91,7 +91,8 @@ SCRIPTS = sorted(ROOT.glob("*.py"))
 SOURCES = [*PACKAGE.rglob("*.py"), *SCRIPTS, *(ROOT / "tests").rglob("*.py")]
 
 
-def imports(tree):
+@functools.cache
+def imports(path):
     """(dotted name, name of the enclosing function or "") of every import."""
     found = []
 
@@ -107,19 +108,14 @@ def imports(tree):
         for child in ast.iter_child_nodes(node):
             visit(child, function)
 
-    visit(tree, "")
+    visit(ast.parse(path.read_text(encoding="utf-8")), "")
     return found
-
-
-@functools.cache
-def parse(path):
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def own_modules(path):
     """Modules of the package that a file imports."""
     found = set()
-    for name, _ in imports(parse(path)):
+    for name, _ in imports(path):
         if name.startswith("albert_tf."):
             parts = name.split(".")[1:]
             # The longest name that is a module; what is left is a name in it.
@@ -181,7 +177,7 @@ def test_tensorflow_comes_late_or_not_at_all():
     for module in MODULES.keys() - WITH_TENSORFLOW:
         late = folder_of(module) in LATE_TENSORFLOW
         if late or folder_of(module) in WITHOUT_TENSORFLOW:
-            for name, function in imports(parse(MODULES[module])):
+            for name, function in imports(MODULES[module]):
                 assert name.split(".")[0] not in TENSORFLOW or function and (
                     late or name in OFFICIAL_WITHOUT_TENSORFLOW), (
                         f"{module} imports {name}")
@@ -189,20 +185,22 @@ def test_tensorflow_comes_late_or_not_at_all():
 
 def test_flags_are_known_to_scripts_cli_and_from_python_alone():
     for module, path in MODULES.items():
-        named = {name for name, _ in imports(parse(path))
+        named = {name for name, _ in imports(path)
                  if name.startswith(("absl.flags", "argparse", "click"))}
         assert not named or folder_of(module) in ("cli", "from_python"), f"{module} imports {named}"
 
 
 def test_keras_is_tf_keras_and_nothing_imports_the_experiments():
     for path in SOURCES:
-        tree = parse(path)
-        for name, _ in imports(tree):
+        text = path.read_text(encoding="utf-8")
+        if not re.search("keras|experiments", text):
+            continue
+        for name, _ in imports(path):
             assert not (name + ".").startswith(
                 ("keras.", "tensorflow.keras.", "tensorflow.python.keras.")), (
                     f"{path}: {name} instead of tf_keras")
             assert not name.startswith("experiments") or path.is_relative_to(ROOT / "tests")
-        for node in ast.walk(tree):
+        for node in ast.walk(ast.parse(text)):
             assert not (isinstance(node, ast.Attribute) and node.attr == "keras"
                         and isinstance(node.value, ast.Name)
                         and node.value.id in ("tf", "tensorflow")), (

@@ -25,6 +25,8 @@ from typing import Callable, Sequence
 from albert_tf.errors import (
     ONE_CTRL_C, InputError, Stopped, WorkerEnded, is_of_library, reason_of)
 
+# TensorFlow would also load Keras 3, which takes two seconds.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 typed_as: dict[str, str] = {}  # script → its command, if `albert` started it
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _working = False  # whether main runs, so that there may be something to clean up

@@ -84,7 +84,7 @@ def test_a_folder_of_older_versions(theirs, tmp_path):
     ("lasttoken,cls", lambda out: np.concatenate(
         [out["sequence_output"][0, i].numpy() for i in (-1, 0)])),
 ])
-def test_any_model_becomes_such_a_folder(pooling, expected, tf1, tmp_path):
+def test_any_model_becomes_such_a_folder(pooling, expected, tf1, tmp_path, eager):
     folder = tmp_path / "ours"
     report = convert(tf1, str(folder), NAME, pooling=pooling, max_seq_length=12)
     assert "uses only the encoder" in report.summary()

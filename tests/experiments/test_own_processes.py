@@ -6,7 +6,7 @@ from tests.helpers import run_python
 
 def test_experiments_whose_flags_others_have():
     result = run_python(
-        "-m", "pytest", "-p", "no:cacheprovider",
+        "-m", "pytest", "--noconftest", "-p", "no:cacheprovider",
         "tests/experiments/time_to_quality_cases.py", env={"PYTEST_ADDOPTS": ""})
     assert result.returncode == 0 and " passed in" in result.stdout, (
         result.stdout[-5000:])

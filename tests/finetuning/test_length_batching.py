@@ -230,7 +230,7 @@ def test_data_is_no_part_of_the_graph():
     table.columns["input_ids"].values = np.arange(10**6, dtype=np.int32)
     dataset = batches_of(table, 1).training_dataset(0, 0, Pipeline(1))
 
-    @tf.function
+    @tf.function(autograph=False)
     def function():
         return length_batching.assembler(table, 8)(tf.constant([0]))["input_ids"]
 

@@ -125,7 +125,7 @@ def test_wrong_inputs_are_refused_before_the_training(
 
 
 @pytest.fixture(scope="module", name="trained")
-def _trained(model, tmp_path_factory):
+def _trained(model, tmp_path_factory, eager):
     folder = tmp_path_factory.mktemp("trained") / "run"
     albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=folder, **SMALL)
     return folder

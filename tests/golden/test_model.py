@@ -46,6 +46,7 @@ def test_forward_pass_is_the_releases(name):
     check_forward(fixture_case(name))
 
 
+@pytest.mark.long  # With gradients, training/test_losses.
 @pytest.mark.parametrize("name", FIXTURE_CASES)
 def test_fast_parts_have_the_releases_forward_pass(name, monkeypatch):
     monkeypatch.setattr(fast, "parts_for", lambda hidden: fast.FAST)
@@ -53,7 +54,9 @@ def test_fast_parts_have_the_releases_forward_pass(name, monkeypatch):
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", ALL_CASES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.long) if name in FIXTURE_CASES else name
+    for name in ALL_CASES])
 def test_forward_pass_is_the_releases_whole(name):
     check_forward(shared_case(name))
 

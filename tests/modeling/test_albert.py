@@ -147,7 +147,7 @@ def test_no_double_precision():
     config = TINY.replace(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     model = models.AlbertForPreTraining(config)
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(batch):
         return model(batch, training=True)
 

@@ -170,7 +170,7 @@ def test_prediction_in_a_graph_equals_the_eager_one(batch, length):
                 in case("conditional_spans").features().items() if key in PER_POSITION}
     spec = {key: tf.TensorSpec([batch, length], value.dtype)
             for key, value in features.items()}
-    graph = tf.function(model, input_signature=[spec],
+    graph = tf.function(model, input_signature=[spec], autograph=False,
                         jit_compile=length is not None and batch is not None)(features)
     for name, value in model(features).items():
         close(graph[name], value)

@@ -16,7 +16,6 @@ import time
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from albert_tf import files
 from albert_tf.jobs.work_folder import WorkFolder
@@ -101,12 +100,14 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, monkeypatch):
             (word,) = [word for word in words if word in found]
             places[word].append(place)
     assert len(places) == 6
+    from scipy import stats
+
     for found in places.values():
-        assert scipy.stats.chisquare(np.bincount(found, minlength=12)).pvalue > 1e-4
+        assert stats.chisquare(np.bincount(found, minlength=12)).pvalue > 1e-4
     # Neighbours are no likelier to be of one document than others.
     gaps = np.concatenate([np.diff(found)[::2] for found in places.values()])
     expected = np.arange(11, 0, -1) / 66 * len(gaps)
-    assert scipy.stats.chisquare(
+    assert stats.chisquare(
         np.bincount(gaps, minlength=12)[1:], expected).pvalue > 1e-4
 
 

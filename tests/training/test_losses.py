@@ -46,8 +46,9 @@ def check_case(case):
             rtol=0, atol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("are_fast", [False, True])
-@pytest.mark.parametrize("name", FIXTURE_CASES)
+@pytest.mark.parametrize("name, are_fast", [
+    *((name, False) for name in FIXTURE_CASES), ("shared", True), ("tanh", True),
+    *(pytest.param(name, True, marks=pytest.mark.long) for name in FIXTURE_CASES[1:-1])])
 def test_losses_and_gradients_are_the_releases(name, are_fast, monkeypatch):
     if are_fast:
         monkeypatch.setattr(fast, "parts_for", lambda hidden: fast.FAST)

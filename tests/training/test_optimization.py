@@ -161,7 +161,7 @@ def pretraining():
         AlbertConfig.from_json_file(str(FOLDER / "albert_config.json")))
     batches = np.load(FOLDER / "batches.npz")
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def loss_and_gradients(batch):
         with tf.GradientTape() as tape:
             loss = losses.pretraining_losses(model(batch), batch)["total_loss"]

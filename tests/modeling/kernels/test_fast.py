@@ -76,18 +76,26 @@ def value_and_gradients(parts, part, dropped, dtype, compiled=False):
                 for i, out in enumerate(outputs)])
         return outputs, tape.gradient(total, tensors), total
 
-    outputs, gradients, total = tf.function(run, jit_compile=compiled)()
+    # Uncompiled as it is written; whole models are traced.
+    outputs, gradients, total = (
+        tf.function(run, jit_compile=True, autograph=False) if compiled else run)()
     assert all(out.dtype == dtype for out in outputs)
     return outputs, gradients, total
 
 
-@pytest.mark.parametrize("dtype, tolerance, compiled", [
-    ("float32", 2e-6, False), ("float32", 2e-6, True), ("float64", 1e-8, False),
-    ("bfloat16", 3e-2, False), ("float16", 4e-3, False)])
-@pytest.mark.parametrize("part, dropped", CASES)
+# One of each part, in the types and ways that differ little from others.
+SOME = {("attend", True), ("attend:rows", False), ("add_and_normalize:0.3", True),
+        ("add_activation:gelu", False)}
+
+
+@pytest.mark.parametrize("part, dropped, dtype, tolerance, compiled", [
+    pytest.param(*case, *how, marks=() if how[0] in ("float64", "bfloat16")
+                 or case in SOME else pytest.mark.long) for case in CASES for how in (
+        ("float32", 2e-6, False), ("float32", 2e-6, True), ("float64", 1e-8, False),
+        ("bfloat16", 3e-2, False), ("float16", 4e-3, False))])
 def test_fast_is_plain(part, dropped, dtype, tolerance, compiled):
     dtype = tf.as_dtype(dtype)
-    plain = value_and_gradients(plain_parts.PLAIN, part, dropped, dtype, compiled)
+    plain = value_and_gradients(plain_parts.PLAIN, part, dropped, dtype)
     fast = value_and_gradients(fused.FAST, part, dropped, dtype, compiled)
     assert_close(fast[:2], plain[:2], tolerance)
 
@@ -199,7 +207,7 @@ def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch)
     # In bfloat16 their sum would lose most of the last ones.
     factors = [256.0] + [1.0] * (uses - 1)
 
-    @tf.function
+    @tf.function(autograph=False)
     def run():
         with tf.GradientTape() as tape:
             tape.watch(kernel)
@@ -257,7 +265,7 @@ def model_and_step(computation):
     batch = {name: tf.constant(value) for name, value in tiny_run.features(
         tiny_run.examples(4)).items()}
 
-    @tf.function
+    @tf.function(autograph=False)
     def step():
         with tf.GradientTape() as tape:
             outputs = model(batch, training=True, seed=tf.constant([1, 2]),
@@ -311,7 +319,8 @@ def test_random_bytes_are_the_same_however_they_are_drawn(monkeypatch):
 
     expected = draw()
     for call in (draw, tf.recompute_grad(draw)):
-        np.testing.assert_array_equal(tf.function(call, jit_compile=True)(), expected)
+        np.testing.assert_array_equal(tf.function(
+            call, jit_compile=True, autograph=False)(), expected)
     monkeypatch.setattr(fused, "on_cpu", lambda: False)
     monkeypatch.delattr(fused, "island")  # Which compiles for CPUs.
     np.testing.assert_array_equal(draw(), expected)
@@ -330,7 +339,7 @@ def test_draws_do_not_depend_on_what_is_known_of_a_shape():
 
 
 def losses_and_gradient(function, logits, labels):
-    @tf.function
+    @tf.function(autograph=False)
     def run(logits, labels):
         with tf.GradientTape() as tape:
             tape.watch(logits)

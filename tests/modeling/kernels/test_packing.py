@@ -85,7 +85,7 @@ def outputs_and_gradients(model, features=None, positions=None, read=None,
             rows = tf.where(real, rows, 0)
         return {"rows": rows, "pooled_output": found["pooled_output"]}
 
-    @tf.function(jit_compile=compiled)
+    @tf.function(jit_compile=compiled, autograph=False)
     def run(features):
         with tf.GradientTape() as tape:
             found = outputs(features)
@@ -99,7 +99,8 @@ def outputs_and_gradients(model, features=None, positions=None, read=None,
 
 def weights(tensor):
     """Different numbers for all elements, of which none depends on the others."""
-    return tf.reshape(tf.sin(tf.range(float(tf.size(tensor)))), tf.shape(tensor))
+    return tf.reshape(tf.sin(tf.range(tf.cast(
+        tf.size(tensor), tf.float32))), tf.shape(tensor))
 
 
 def assert_close(found, expected, tolerance=1e-5, same_types=True):
@@ -160,7 +161,8 @@ def test_one_trace_takes_every_mask(fast):
     outputs = {}
     for skip_padding in (False, True):
         computation = Computation(skip_padding=skip_padding)
-        step = tf.function(lambda features: model(features, computation=computation))
+        step = tf.function(lambda features: model(features, computation=computation),
+                           autograph=False)
         outputs[skip_padding] = [
             step({name: tf.constant(value) for name, value in inputs(lengths).items()})
             for lengths in LENGTHS.values()]
@@ -235,7 +237,8 @@ def test_rows_and_gradients_are_those_of_all_positions(
 def test_sizes_that_are_not_known():
     model = with_weights(AlbertModel)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2,
+                 autograph=False)
     def run(ids, positions):
         return model({"input_ids": ids}, positions=positions)["sequence_output"]
 
@@ -253,7 +256,7 @@ def test_sizes_that_are_not_known():
 def test_models_compute_no_row_that_they_do_not_read(make, features, count):
     model = make(tiny_run.config(num_hidden_layers=3))
     graph = tf.function(
-        lambda: model({k: tf.constant(v) for k, v in features.items()})
+        lambda: model({k: tf.constant(v) for k, v in features.items()}), autograph=False
     ).get_concrete_function().graph
     width = model.config.intermediate_size
     rows = [op.outputs[0].shape[0] for op in graph.get_operations()

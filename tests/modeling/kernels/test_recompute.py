@@ -28,7 +28,7 @@ def gradients_of(layers: int, recompute: bool):
         "masked_lm_weights": tf.ones([2, 1]),
         "sentence_order_labels": tf.ones([2], tf.int32)}
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradients(seed):
         with tf.GradientTape() as tape:
             outputs = model(batch, training=True, seed=seed,
