@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 from absl import flags, logging
 
-from albert_tf import files, text_files
+from albert_tf import files, rows, text_files
 from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT, find_checkpoint, folder_of
 from albert_tf.cli.define import define
@@ -59,7 +59,7 @@ def main(argv):
     files.check_in_tensorflow(folder, "--output_dir")
     files.check_new(folder, "--output_dir")
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
-    text_files.check_sentences(paths)
+    rows.check_sentences(paths)
     beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
     foreign = (formats.read(FLAGS.init_checkpoint)
                if formats.is_foreign(FLAGS.init_checkpoint) else None)

@@ -31,7 +31,7 @@ from typing import Iterator
 
 from absl import flags, logging
 
-from albert_tf import files, sampling, text_files
+from albert_tf import files, text_files
 from albert_tf.cli.define import check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
@@ -56,7 +56,7 @@ flags.DEFINE_string(
     "output_file", None, "File to write the corpus to.", required=True)
 flags.DEFINE_string(
     "heldout_file", None, "File to write the documents held out for evaluation to.")
-define(sampling.Sampling, prepare.Options)
+define(prepare.Sampling, prepare.Options)
 flags.DEFINE_integer(
     "num_workers", 0, "Number of worker processes; 0 uses one for each core.",
     lower_bound=0, upper_bound=1024)
@@ -107,7 +107,7 @@ def main(argv):
         FLAGS.input_file, "--input_file")
     inputs = list(itertools.chain(*sources.values()))
     summary_file = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
-    sampled = sampling.is_wanted(FLAGS.sampling_exponent, sources)
+    sampled = prepare.is_sampled(FLAGS.sampling_exponent, sources)
     outputs = list(filter(None, (FLAGS.output_file, FLAGS.heldout_file)))
     files.prepare_outputs(
         {f"--{name}": [path] for name, path in (
@@ -144,7 +144,7 @@ def main(argv):
                 prepare.prepare(splitter.read(names, counted.dropped), options, nowhere,
                                 nowhere if heldout else None, counted)
             amounts = {source: counted.sources[source] for source in sources}
-            times = sampling.times_of(amounts, FLAGS.sampling_exponent)
+            times = prepare.times_of(amounts, FLAGS.sampling_exponent)
         prepare.prepare(splitter.read(names, summary.dropped), options, training,
                         heldout, summary, times)
         for path in outputs:

@@ -20,12 +20,12 @@ import time
 
 from absl import flags
 
-from albert_tf import files, sampling, text_files
+from albert_tf import files, rows, text_files
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.options import given
 from albert_tf.jobs.progress import Progress
-from albert_tf.text import languages
+from albert_tf.text import languages, prepare
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
@@ -39,7 +39,7 @@ flags.DEFINE_string(
     "Path of the outputs without their suffix; <output_prefix>.model and "
     "<output_prefix>.vocab are written.",
     required=True)
-define(train_sentencepiece.Options, sampling.Sampling)
+define(train_sentencepiece.Options, prepare.Sampling)
 
 
 def read(sources, doing="reading"):
@@ -56,7 +56,7 @@ def sampled(sources, exponent):
     amounts = dict.fromkeys(sources, 0)
     for source, line in read(sources, "counting"):
         amounts[source] += bool(line.strip())
-    copies = sampling.Copies(sampling.times_of(amounts, exponent))
+    copies = prepare.Copies(prepare.times_of(amounts, exponent))
     for source, line in read(sources):
         if line.strip():
             yield from itertools.repeat(line, copies.of(source))
@@ -65,8 +65,8 @@ def sampled(sources, exponent):
 def main(argv):
     sources = files.expand_each(FLAGS.input_file, "--input_file")
     paths = list(itertools.chain(*sources.values()))
-    text_files.check_sentences(paths)
-    if sampling.is_wanted(FLAGS.sampling_exponent, sources):
+    rows.check_sentences(paths)
+    if prepare.is_sampled(FLAGS.sampling_exponent, sources):
         lines = sampled(sources, FLAGS.sampling_exponent)
     else:
         lines = (line for _, line in read(sources))

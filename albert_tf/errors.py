@@ -11,11 +11,12 @@ import contextlib
 import re
 from typing import Iterator
 
-# Packages with errors of their own for a damaged file or for a store out of reach.
+# Packages with errors of their own for a damaged file or for a store out of reach. Rust's
+# panics (pyo3_runtime), as in the tokenizers library, are no subclass of Exception.
 _LIBRARIES = frozenset((
     "_lzma", "adlfs", "aiohttp", "azure", "backports", "botocore", "compression", "gcsfs",
-    "google", "h5py", "json", "pyarrow", "s3fs", "safetensors", "tensorflow", "zipfile",
-    "zlib"))
+    "google", "h5py", "json", "pyarrow", "pyo3_runtime", "s3fs", "safetensors",
+    "tensorflow", "zipfile", "zlib"))
 
 
 class InputError(ValueError):
@@ -29,8 +30,8 @@ class InputError(ValueError):
 
 
 class Interruption(InputError):
-    """An error for lack of disk space or memory; finished work is kept, and the run can
-    be resumed."""
+    """An error for lack of disk space or memory, or of a file system; finished work is
+    kept, and the run can be resumed."""
 
 
 class WorkerEnded(Interruption):
@@ -71,17 +72,14 @@ def reading(path: str, binary: bool = False) -> Iterator[None]:
     except InputError:
         raise
     except BaseException as error:
-        # Rust's panics, as in the tokenizers library, are no subclass of Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_of_library(error) and not isinstance(
+                error, Exception if binary else (OSError, EOFError, UnicodeError)):
             raise
+        reason = reason_of(error).rstrip(".")
         if binary and not getattr(error, "strerror", None):
-            raise InputError(
-                f"{path}: the file is damaged, cut short or of a different kind "
-                f"({reason_of(error)}); copy or download it again.") from error
-        if not isinstance(error, (OSError, EOFError, UnicodeError)) and (
-                not is_of_library(error)):
-            raise
-        raise InputError(f"{path}: {reason_of(error).rstrip('.')}.") from error
+            reason = ("the file is damaged, cut short or of a different kind "
+                      f"({reason}); copy or download it again")
+        raise InputError(f"{path}: {reason}.") from error
 
 
 def is_of_library(error: BaseException) -> bool:

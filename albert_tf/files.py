@@ -59,6 +59,44 @@ def is_remote(path: str) -> bool:
     return "://" in os.fspath(path)
 
 
+def _of_tensorflow() -> Any:
+    """Returns fsspec's methods for whole paths by TensorFlow's own file systems. They
+    reach gs:// on a machine with TensorFlow, such as a TPU's, that lacks gcsfs."""
+    import tensorflow as tf
+    from fsspec.spec import AbstractBufferedFile
+
+    gfile = tf.io.gfile
+
+    def info(path: str) -> dict[str, Any]:
+        if not gfile.exists(path):
+            raise FileNotFoundError(path)
+        stat = gfile.stat(path)
+        return {"size": stat.length, "type": "directory" if stat.is_directory else "file"}
+
+    def cat_file(path: str, start: int, end: int) -> bytes:
+        with gfile.GFile(path, "rb") as stream:
+            stream.seek(start)
+            return stream.read(end - start)
+
+    def open(path: str, mode: str) -> Any:
+        if mode == "rb":
+            return AbstractBufferedFile(system, path, size=gfile.stat(path).length)
+        stream = gfile.GFile(path, mode)
+        stream.write(b"")  # A file is created when it is first written to.
+        return stream
+
+    system = types.SimpleNamespace(
+        open=open, makedirs=lambda path, exist_ok: gfile.makedirs(path),
+        _strip_protocol=str, info=info, cat_file=cat_file,
+        ls=lambda path, detail: [gfile.join(path, name) for name in gfile.listdir(path)],
+        # Asking which matches are folders would take a request for each.
+        glob=lambda path, detail: {match: {"type": "file"} for match in gfile.glob(path)},
+        mv=lambda source, target, recursive: gfile.rename(source, target, overwrite=True),
+        rm=lambda path, recursive: gfile.exists(path) and (
+            gfile.rmtree if gfile.isdir(path) else gfile.remove)(path))
+    return system
+
+
 def _in_tensorflow(path: str) -> bool:
     """Returns whether TensorFlow, which this loads, has the scheme of a path."""
     if not importlib.util.find_spec("tensorflow"):
@@ -69,10 +107,10 @@ def _in_tensorflow(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _system(path: str, raises: type[InputError] = InputError) -> Iterator[tuple[Any, str]]:
+def _system(path: str) -> Iterator[tuple[Any, str]]:
     """Yields the file system of a path, with fsspec's methods, and the path with the
     user's folder in it. TensorFlow's client of a store takes the place of a driver that
-    is not installed. Any error is an InputError, as each store has its own classes."""
+    is not installed. Any error is an Interruption, as each store has its own classes."""
     path, system, hint = expanded(path), _THIS_MACHINE, ""
     if is_remote(path):
         import fsspec
@@ -85,16 +123,14 @@ def _system(path: str, raises: type[InputError] = InputError) -> Iterator[tuple[
             if not _in_tensorflow(path):
                 raise InputError(
                     f"{path}: {error} (docs/INSTALL.md, Object stores).") from error
-            from albert_tf.tensorflow_files import TensorFlowFiles
-
-            system = TensorFlowFiles()
+            system = _of_tensorflow()
     try:
         yield system, path
     except InputError:
         raise
     except Exception as error:
-        raise raises(f"{path.replace(INCOMPLETE, '')}: {reason_of(error).rstrip('.')}"
-                     f"{hint}.") from error
+        raise Interruption(f"{path.replace(INCOMPLETE, '')}: "
+                           f"{reason_of(error).rstrip('.')}{hint}.") from error
 
 
 def _info(path: str) -> dict[str, Any]:
@@ -124,7 +160,7 @@ def open_binary(path: str, mode: str = "rb", once: bool = False) -> BinaryIO:
     """Opens a file, which the caller must close; what `is_stream` only with `once`."""
     if once and path == "-":
         return open(0, "rb", closefd=False)
-    with _system(path, InputError if mode == "rb" else Interruption) as (system, path):
+    with _system(path) as (system, path):
         if mode != "rb":
             return system.open(path, mode)
         if not once:
@@ -186,21 +222,19 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def expand_patterns(patterns: StrPath | Iterable[str], flag: str) -> list[str]:
+def expand_patterns(patterns: StrPath, flag: str) -> list[str]:
     """Returns the files that match globs, in the order of the patterns, sorted within
     each, and once. Raises InputError, which names `flag`, if one matches no file."""
     return [path for paths in expand_each(patterns, flag).values() for path in paths]
 
 
-def expand_each(patterns: StrPath | Iterable[str], flag: str) -> dict[str, list[str]]:
+def expand_each(patterns: StrPath, flag: str) -> dict[str, list[str]]:
     """Returns the files that match globs by glob, without the files of earlier ones.
-    `patterns` are the name of a file, a comma-separated string (split_names) or several."""
-    if isinstance(patterns, str | os.PathLike):
-        name = os.fspath(patterns)
-        patterns = [name] if exists(name) else split_names(name)
+    `patterns` is the name of a file, or a comma-separated string (split_names)."""
+    name = os.fspath(patterns)
     paths: dict[str, list[str]] = {}
     there: set[str] = set()
-    for pattern in dict.fromkeys(filter(None, map(str.strip, map(os.fspath, patterns)))):
+    for pattern in dict.fromkeys([name] if exists(name) else split_names(name)):
         matches = _matches(pattern, flag)
         paths[pattern] = sorted(matches - there)
         there |= matches
@@ -247,7 +281,7 @@ def target_of(path: str) -> str:
 
 def rename(source: str, target: str) -> None:
     """Renames a file or folder, and replaces an existing file."""
-    with _system(target, Interruption) as (system, _):
+    with _system(target) as (system, _):
         system.mv(source, target_of(target), recursive=is_folder(source))
 
 
@@ -259,7 +293,7 @@ def copy(source: str, target: str) -> None:
 
 def remove(path: str) -> None:
     """Removes a file, or a folder with its content, if it exists."""
-    with _system(path, Interruption) as (system, path), contextlib.suppress(
+    with _system(path) as (system, path), contextlib.suppress(
             FileNotFoundError, NotADirectoryError):
         system.rm(path, recursive=True)
 
@@ -371,7 +405,7 @@ def make_directory(path: str, what: str) -> None:
     # Elsewhere a folder is the beginning of a name, and making one could make a bucket.
     if os.fspath(path).rpartition("://")[0] in (
             "", "hdfs", "webhdfs", "file", "sftp", "ssh", "ftp", "smb", "ram"):
-        with _system(path, Interruption) as (system, path):
+        with _system(path) as (system, path):
             system.makedirs(path, exist_ok=True)
 
 
@@ -381,9 +415,9 @@ def check_folder(path: str, what: str) -> None:
     if is_remote(path):
         make_directory(path, what)
         probe = os.path.join(path, ".writable")
-        with _system(path) as (system, path):
-            system.pipe_file(probe, b"")
-            system.rm(probe)
+        with _system(path) as (system, _):
+            system.open(probe, "wb").close()
+            system.rm(probe, recursive=False)
         return
     folder = pathlib.Path(os.path.abspath(expanded(path)))
     place = next(filter(os.path.lexists, (folder, *folder.parents)))

@@ -5,9 +5,8 @@ them.
         where            # "train.csv, line 2"; for Parquet "train.parquet, row 1"
         row["label"]     # "positive"
 
-Memory holds a part of a file: of Parquet at most 1,024 rows and about 32 MB, or a longer
-row; of Arrow a record batch. The package pyarrow is imported when the first such file is
-read.
+Memory holds a part of a file: of Parquet at most 256 rows, of Arrow a record batch. The
+package pyarrow is imported when the first such file is read.
 """
 
 import contextlib
@@ -28,10 +27,9 @@ _KINDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
           ".json": "jsonl", **dict.fromkeys(_ROW_FILES, "parquet")}
 # A longer cell must be an unclosed quote. Python's limit, 128 KiB, is too small.
 _LONGEST_CELL = 1 << 26
-OBJECT = r'\s*\{\s*("|\}\s*$)'  # how a line that is a JSON object begins
+OBJECT = r'\s*\{\s*("|\}?\s*$)'  # how a line that is a JSON object begins
 _NO_TEXT = ("Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me")  # categories of characters
-_ROWS = 1024  # rows that become Python values at a time
-_BATCH = 32 << 20  # bytes of Parquet to read at a time, about, or one row
+_ROWS = 256  # rows that become Python values at a time
 _BUFFER = 1 << 20  # bytes of a Parquet column to read at a time
 _WORDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object",
           list: "a list"}
@@ -58,6 +56,18 @@ def kind_of(path: str, default: str = "") -> str:
 def is_row_file(path: str) -> bool:
     """Returns whether the name of a file is that of a Parquet or Arrow file."""
     return os.fspath(path).lower().endswith(_ROW_FILES)
+
+
+def check_sentences(paths: Iterable[str]) -> None:
+    """Raises InputError for a file in --input_file that does not have one sentence per
+    line: JSON or rows, by its name, or lines that carriage returns alone end."""
+    for path in paths:
+        with files.open_binary(path) as stream, reading(path):
+            start = text_files.decompressed(path, stream).read(1 << 16)
+        if kind_of(path, "text") in ("jsonl", "parquet") or (
+                b"\r" in start.rstrip() and b"\n" not in start):
+            raise InputError(f"--input_file: {path} is not text with one sentence per "
+                             "line; prepare_corpus.py reads it and writes such text.")
 
 
 def number_of(where: str) -> int:
@@ -281,13 +291,12 @@ def columns_of(path: str) -> dict[str, tuple[str, ...]]:
 
 def _columns(schema: Any) -> dict[str, tuple[str, ...]]:
     def classes(feature: Any) -> tuple[str, ...]:  # of a feature, or its list's
-        if isinstance(feature, list):
-            return classes(feature[0])
-        if not isinstance(feature, dict):
-            return ()
-        if feature.get("_type") == "ClassLabel":
-            return tuple(map(str, feature["names"]))
-        return classes(feature.get("feature"))
+        match feature:
+            case {"_type": "ClassLabel", "names": names}:
+                return tuple(map(str, names))
+            case {"feature": inner} | [inner]:
+                return classes(inner)
+        return ()
 
     # What `datasets` writes into a schema.
     about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
@@ -303,7 +312,7 @@ def _parquet(path: str, names: Sequence[str] | None, optional: Sequence[str], ad
             path, names, optional, schema.names, advice).items()}
         for batch in batches(list(titles.values())):
             # pyarrow ends the process at lengths and offsets that are damaged.
-            batch.validate(full=True)
+            batch.select(list(titles.values())).validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
                 columns = (_named(batch.column(name).slice(start, _ROWS).to_pylist(),
                                   classes[name]) for name in titles.values())
@@ -321,24 +330,19 @@ def _named(value: Any, classes: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[Any]]]]:
-    """Opens a file: its schema, and a function of columns that yields batches of rows.
-    What pyarrow cannot read until it is closed is an InputError: lengths that ask for
-    more memory than there is, or times that Python does not have."""
+    """Opens a file: its schema, and a function of columns that yields batches of rows
+    with these, or all. What pyarrow cannot read until it is closed is an InputError:
+    lengths that ask for more memory than there is, or times that Python does not have."""
     package, path = import_pyarrow(), os.fspath(path)
     with files.open_binary(path) as stream, reading(path, binary=True):
         begin = stream.peek(6)
         if begin.startswith(b"PAR"):
             file = package.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)
-            about = file.metadata
-            size = sum(about.row_group(group).total_byte_size
-                       for group in range(about.num_row_groups))
-            rows = max(1, min(_ROWS, _BATCH * about.num_rows // max(size, 1)))
-            yield file.schema_arrow, lambda names: file.iter_batches(rows, columns=names)
+            yield file.schema_arrow, lambda names: file.iter_batches(_ROWS, columns=names)
         elif begin.startswith(b"ARROW1"):
             reader = package.ipc.open_file(stream)
-            yield reader.schema, lambda names: (
-                reader.get_batch(number).select(names)
-                for number in range(reader.num_record_batches))
+            yield reader.schema, lambda names: map(
+                reader.get_batch, range(reader.num_record_batches))
         else:
             reader = package.ipc.open_stream(stream)
-            yield reader.schema, lambda names: (batch.select(names) for batch in reader)
+            yield reader.schema, lambda names: reader

@@ -10,7 +10,7 @@ import json
 import lzma
 import os
 import re
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
+from typing import Any, BinaryIO, Callable, Iterator, Optional
 
 from albert_tf import files
 from albert_tf.errors import InputError, reading
@@ -68,18 +68,6 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
                 on_bytes(reported - before)
         if on_bytes:
             on_bytes(stream.tell() - reported)
-
-
-def check_sentences(paths: Iterable[str]) -> None:
-    """Raises InputError for a file in --input_file that does not have one sentence per
-    line: JSON or rows, by its name, or lines that carriage returns alone end."""
-    for path in map(os.fspath, paths):
-        with files.open_binary(path) as stream, reading(path):
-            start = decompressed(path, stream).read(1 << 16)
-        if re.search(r"\.(jsonl?|ndjson|parquet|arrows?|feather)(\.(gz|bz2|xz|zst))?$",
-                     path.lower()) or b"\r" in start.rstrip() and b"\n" not in start:
-            raise InputError(f"--input_file: {path} is not text with one sentence per "
-                             "line; prepare_corpus.py reads it and writes such text.")
 
 
 def parse_json(text: str, where: str, advice: str = "", cleaned: bool = False) -> Any:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
 GROUND = {"config", "errors", "files", "keyed_random", "options", "pictures",
-          "rows", "sampling", "tensorflow_files", "text_files"}
+          "rows", "text_files"}
 
 # The tasks' folders: each has a head.
 TASKS = sorted(path.parent.name for path in (PACKAGE / "finetuning").glob("*/head.py"))
@@ -64,7 +64,6 @@ LATE_TENSORFLOW = {"", "jobs", "text", "tokenization", "records", "masking", "cl
                    *(f"finetuning.{task}" for task in TASKS)}
 # A task's way of text in the graph, and what it stands on, apart.
 WITH_TENSORFLOW = {"masking.in_training", "tokenization.in_graph",
-                   "tensorflow_files",
                    *(f"finetuning.{task}.text" for task in TASKS)}
 
 TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",

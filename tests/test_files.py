@@ -150,9 +150,8 @@ def test_names_with_commas(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a,b.txt", "c.txt"):
         (tmp_path / name).write_text(name)
-    for text, wanted in (
-            ('"a,b.txt", c.txt', ["a,b.txt", "c.txt"]), ("c.txt,[ac]*.txt,", [
-                "c.txt", "a,b.txt"]), (["a,b.txt"], ["a,b.txt"])):
+    for text, wanted in (('"a,b.txt", c.txt', ["a,b.txt", "c.txt"]),
+                         ("c.txt,[ac]*.txt,", ["c.txt", "a,b.txt"])):
         assert files.expand_patterns(text, "--input_file") == wanted
     assert files.expand_each('c.txt,*.txt,"a,b.txt",*.txt', "--input_file") == {
         "c.txt": ["c.txt"], "*.txt": ["a,b.txt"], "a,b.txt": []}

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from albert_tf import rows as row_readers
 from albert_tf.errors import InputError
 from albert_tf.rows import columns_of, kind_of, number_of, rows, text, typed
 from tests import row_tables
@@ -242,10 +241,3 @@ def test_memory_does_not_grow_with_the_file(tmp_path, end):
     assert number == 60_000 and row["text"] == f"{59_999:09}" * 50
     assert most < 6e6  # of 27 MB
 
-
-def test_long_rows_are_read_few_at_a_time(tmp_path, monkeypatch):
-    path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
-        {"text": [str(i) * 1000 for i in range(10)]}), rows=4)
-    monkeypatch.setattr(row_readers, "_BATCH", 3500)
-    with row_readers._opened(path) as (_, batches):
-        assert max(batch.num_rows for batch in batches(["text"])) == 2

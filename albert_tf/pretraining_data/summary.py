@@ -17,7 +17,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import files, text_files
+from albert_tf import files, rows
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.masking.options import MASK
@@ -188,7 +188,7 @@ def _log(summary: Mapping[str, Any], options: DataOptions) -> None:
 
 def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
     """Checks flags and file names before any work."""
-    text_files.check_sentences(options.input_files)
+    rows.check_sentences(options.input_files)
     files.prepare_outputs(
         {"--output_file": options.output_files,
          "the summary of --output_file": [summary_path(options.output_files[0])]},

@@ -9,9 +9,13 @@ import collections
 import dataclasses
 import hashlib
 import itertools
-from typing import BinaryIO, Iterable, Iterator, Mapping, Optional
+import math
+import random
+from typing import BinaryIO, Iterable, Iterator, Mapping, Optional, Sized
 
-from albert_tf import files, sampling
+from absl import logging
+
+from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.options import option
 from albert_tf.jobs.work_folder import WorkFolder
@@ -47,6 +51,19 @@ class Options:
         12345, "Seed that chooses the documents to hold out, and those that "
         "--sampling_exponent repeats or leaves out. If you add input later, documents "
         "held out before stay held out.", least=-2**63, most=2**63 - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """The option of the scripts that mix sources, in more even shares than those they have
+    (Conneau and Lample, "Cross-lingual language model pretraining", 2019, section 3.1)."""
+
+    sampling_exponent: Optional[float] = option(
+        None, "Mix several sources, such as languages, in more even shares. Each pattern "
+        "of --input_file is a source, and its share becomes proportional to its number of "
+        "sentences raised to this exponent, such as 0.7. The total stays the same: texts "
+        "of small sources are repeated, and texts of large ones left out, except those "
+        "held out. Default: 1, which takes everything once.", most=1)
 
 
 def _amounts() -> collections.Counter:
@@ -123,10 +140,10 @@ def prepare(documents: Iterable[tuple[str, str]], options: Options, training: Bi
     A hash of the sentences and of the seed decides whether a document is held out, if
     there is `heldout`. Equal texts therefore never are on both sides, and more input does
     not move a document to the other side. `times` (source → number) says how often to
-    write the other documents of a source, on average (sampling.times_of).
+    write the other documents of a source, on average (times_of).
     """
     held_out_below = int((options.heldout_share or 0) * 2**64)
-    copies = sampling.Copies(times, options.random_seed)
+    copies = Copies(times, options.random_seed)
     seen: set[bytes] = set()
     seed = options.random_seed.to_bytes(16, "little", signed=True)
     dropped = summary.dropped
@@ -204,3 +221,50 @@ def document_sentences(document: Document, options: Options,
 
 def _digest(data: bytes, key: bytes = b"") -> bytes:
     return hashlib.blake2b(data, digest_size=16, key=key).digest()
+
+
+# ---- shares of sources -----------------------------------------------------
+
+
+def is_sampled(exponent: Optional[float], sources: Sized) -> bool:
+    """Returns whether --sampling_exponent changes the shares of the patterns in
+    --input_file. Raises InputError if there are no several ones."""
+    wanted = exponent not in (None, 1)
+    if wanted and len(sources) < 2:
+        raise InputError(
+            f"--sampling_exponent={exponent:g} needs a pattern for each source in "
+            "--input_file, as in 'en/*.txt,fi/*.txt'.")
+    return wanted
+
+
+def times_of(amounts: Mapping[str, int], exponent: float) -> dict[str, float]:
+    """Returns how often to take each source, on average, so that its share is
+    proportional to its amount raised to `exponent`; logs the shares before and after."""
+    powers = {source: amount ** exponent for source, amount in amounts.items()}
+    total = max(sum(amounts.values()), 1)
+    factor, times = total / max(sum(powers.values()), 1), {}
+    for source, amount in amounts.items():
+        # Rounded, so that equal amounts have exactly 1.
+        times[source] = round(factor * powers[source] / max(amount, 1), 9)
+        logging.info("%s: %d sentences, %.2f %%, taken %.3f times: %.2f %%", source, amount,
+                     100 * amount / total, times[source],
+                     100 * amount * times[source] / total)
+    return times
+
+
+class Copies:
+    """Decides how often each text is taken: `times` of its source (by default 1), rounded
+    up or down. The next texts make up for it."""
+
+    def __init__(self, times: Optional[Mapping[str, float]] = None, seed: int = 12345):
+        self._times, self._draw = times or {}, random.Random(seed)
+        self._owed: dict[str, float] = collections.defaultdict(float)
+
+    def of(self, source: str, amount: int = 1) -> int:
+        """Returns how often to take the source's next text, which has this amount."""
+        times = self._times.get(source, 1)
+        owed = self._owed[source] + times * amount
+        copies = math.floor(owed / amount + self._draw.random())
+        copies = min(max(copies, math.floor(times)), math.ceil(times))
+        self._owed[source] = owed - copies * amount
+        return copies

@@ -2,7 +2,7 @@
 the documentation of Python.
 
     for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
-        document.name, document.paragraphs     # "wiki.jsonl.gz, line 1", [...]
+        document.paragraphs     # ["The mill grinds corn.", ...]
 
 Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst). Memory holds one
 document at a time, or a part of a file for Parquet and Arrow.
@@ -30,9 +30,8 @@ MAX_DOCUMENT_CHARS = 100_000_000
 
 
 class Document(NamedTuple):
-    """A text in paragraphs, and its origin ("file, line 12")."""
+    """A text in paragraphs."""
 
-    name: str
     paragraphs: list[str]
     source: str = ""  # such as its language, for sampling
     markup: bool = False  # whether paragraphs are lines for without_markup
@@ -85,7 +84,7 @@ def read_documents(
             first = next((line.strip() for _, line in text_files.read_lines(path)
                           if line.strip()), "")
             kind = "wikiextractor" if first.startswith("<doc ") else (
-                "jsonl" if re.match(r'\{(\s*"|$)', first) else "text")
+                "jsonl" if re.match(rows.OBJECT, first) else "text")
         if kind == "text":
             yield from _plain_text(path, lines, layout)
         elif kind == "wikiextractor":
@@ -97,15 +96,13 @@ def read_documents(
                                         advice=advice):
                 if not isinstance(row[field], str):
                     raise InputError(f"{where}: no text in '{field}'; {advice}.")
-                yield Document(where, paragraphs_of(
-                    row[field].split("\n"), layout.line_breaks))
+                yield Document(paragraphs_of(row[field].split("\n"), layout.line_breaks))
         if kind == "parquet":
             on_bytes(files.size(path))
 
 
 def _plain_text(path: str, lines: rows.Lines, layout: Layout) -> Iterator[Document]:
-    per_file = layout.document_separator == "file"
-    for block in [lines] if per_file else (
+    for block in [lines] if layout.document_separator == "file" else (
             block for is_blank, block in itertools.groupby(
                 lines, lambda line: rows.is_empty(line[1])) if not is_blank):
         held: list[str] = []
@@ -118,8 +115,7 @@ def _plain_text(path: str, lines: rows.Lines, layout: Layout) -> Iterator[Docume
                     f"{path}, line {number}: the document is longer than "
                     f"{MAX_DOCUMENT_CHARS:,} characters up to here; if blank lines separate "
                     "documents, give --document_separator=blank_line, else split the file.")
-        yield Document(path if per_file else f"{path}, line {number - len(held) + 1}",
-                       paragraphs_of(held, layout.line_breaks))
+        yield Document(paragraphs_of(held, layout.line_breaks))
 
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped: a name, of which the
@@ -165,7 +161,7 @@ def _wikiextractor(path: str, lines: rows.Lines, layout: Layout,
             match = re.search(r'\btitle="(.*?)"\s*>', text)
             title = html.unescape(match[1]).strip() if match else ""
         elif text == "</doc>":
-            yield Document(f"{path}, line {opened}", paragraphs, markup=True)
+            yield Document(paragraphs, markup=True)
             opened = 0
         elif text and not layout.keep_titles and not paragraphs and (
                 html.unescape(text) == title):
@@ -226,7 +222,7 @@ def python_documents(*folders: str) -> Iterator[Document]:
                 paragraphs = [part for _, text in _DOCSTRING.findall(
                     path.read_text("utf-8", "replace")) for part in _prose(text)]
                 if sum(map(len, paragraphs)) >= _MIN_CHARS:
-                    yield Document(str(folder.name / inside), paragraphs)
+                    yield Document(paragraphs)
 
 
 def _prose(text: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ def prepare(tmp_path, texts, **options):
     with open(paths[0], "wb") as train, open(paths[1], "wb") as heldout:
         prepare_documents(
             (("", "\n".join(document_sentences(
-                readers.Document("", [text]), Options(**options), summary.dropped)))
+                readers.Document([text]), Options(**options), summary.dropped)))
              for text in texts),
             Options(**options), train,
             heldout if "heldout_share" in options else None, summary)
@@ -110,12 +110,10 @@ def test_cutting_long_sentences(text, most, parts):
 def test_plain_text_by_file_and_by_blank_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffOne.\r\n\r\n\r\nTwo.\n \nThree.".encode())
-    assert read(path) == [readers.Document(str(path), ["One.", "Two.", "Three."])]
+    assert read(path) == [readers.Document(["One.", "Two.", "Three."])]
     path.write_bytes(path.read_bytes().replace(b"\n \n", "\n\u200b\u00ad\n".encode()))
     assert read(path, document_separator="blank_line") == [
-        readers.Document(f"{path}, line 1", ["One."]),
-        readers.Document(f"{path}, line 4", ["Two."]),
-        readers.Document(f"{path}, line 6", ["Three."])]
+        readers.Document([text]) for text in ("One.", "Two.", "Three.")]
 
 
 @pytest.mark.parametrize("lines, line_breaks, paragraphs", [
@@ -149,7 +147,6 @@ def test_wikiextractor(tmp_path):
     first, second = read(path, counts)
     assert document_sentences(first, Options(), counts) == [
         "The mill grinds corn and H2O is wet.", "History."]
-    assert first.name == f"{path}, line 1"
     assert second.paragraphs == []
     assert counts == {"title lines": 2, "tags": 3, "empty parentheses": 2}
     assert read(path, keep_titles=True)[0].paragraphs[0] == "Mill &amp; Co"
@@ -322,7 +319,7 @@ def test_script_samples_sources(tmp_path, run):
 def test_a_stopped_run_is_resumed(tmp_path, monkeypatch, workers):
     """What was split is not split again, and nothing else in the folder is touched."""
     monkeypatch.setattr(prepare_module, "_UNIT_CHARS", 200)
-    documents = [readers.Document(str(i), [text], "en" * (i % 2))
+    documents = [readers.Document([text], "en" * (i % 2))
                  for i, text in enumerate(ARTICLES[:20])]
     folder = WorkFolder(str(tmp_path))
     splitter, handed = Splitter(Options(), folder), []
@@ -417,7 +414,7 @@ def test_python_prose(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mill.py").write_text(MODULE)
     [found] = readers.python_documents(str(tmp_path))
-    assert found == readers.Document(f"{tmp_path.name}/b/mill.py", [
+    assert found == readers.Document([
         "Tools for mills that stand by rivers.",
         "The tools in mill grind corn and, slowly, also wheat. See the list of all "
         "tools for more of this.",
@@ -446,9 +443,8 @@ def test_real_wikiextractor_output(tmp_path, run):
 def test_rows_are_documents(tmp_path, name):
     path = row_tables.write(tmp_path / name, row_tables.table({
         "text": ["The mill.\n\nIt grinds corn.", "The river."], "title": ["Mill", None]}))
-    assert [document[:2] for document in read(path)] == [
-        (f"{path}, row 1", ["The mill.", "It grinds corn."]),
-        (f"{path}, row 2", ["The river."])]
+    assert [document.paragraphs for document in read(path)] == [
+        ["The mill.", "It grinds corn."], ["The river."]]
     for field, message in (("body", ": .*'body'.*'text', 'title'.*--json_field"),
                            ("title", ", row 2: .*'title'")):
         with pytest.raises(InputError, match=name + message):
