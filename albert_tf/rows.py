@@ -314,18 +314,19 @@ def _parquet(path: str, names: Sequence[str] | None, optional: Sequence[str], ad
             # pyarrow ends the process at lengths and offsets that are damaged.
             batch.select(list(titles.values())).validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
-                columns = (_named(batch.column(name).slice(start, _ROWS).to_pylist(),
-                                  classes[name]) for name in titles.values())
+                columns = (named(batch.column(name).slice(start, _ROWS).to_pylist(),
+                                 classes[name]) for name in titles.values())
                 yield from (dict(zip(titles, values)) for values in zip(*columns))
 
 
-def _named(value: Any, classes: Sequence[str]) -> Any:
-    """Returns a number's name, or those of a list's; None for -1 and null."""
-    if not classes:
+def named(value: Any, classes: Sequence[str]) -> Any:
+    """Returns a number's name, or those of a list's; None for -1, and other values as
+    they are."""
+    if classes and isinstance(value, list):
+        return [named(each, classes) for each in value]
+    if not classes or not isinstance(value, int):
         return value
-    if isinstance(value, list):
-        return [_named(each, classes) for each in value]
-    return None if value is None or value < 0 else classes[value]
+    return classes[value] if value >= 0 else None
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Sized
 
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, rows
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import PYTHON_DATA, claim_run_folder, holds_checkpoint
 from albert_tf.cli import finetune as command_line, flags as cli_flags
@@ -51,10 +51,6 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
             output_dir="runs/reviews")
         model.predict("A fine film.")["label"]
 
-        model = albert_tf.finetune(
-            "albert-base-v2", [(["Ada", "writes"], ["B-PER", "O"])], task="tag",
-            output_dir="runs/names")
-
     It is the run of run_classifier.py with --task_name=custom, of run_tagger.py or of
     run_squad.py, with --recipe, and writes the same files. The same call continues a run
     that was stopped, by Ctrl-C for example, which raises KeyboardInterrupt.
@@ -70,23 +66,19 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
           `tags`; or dicts of text and entities, as in JSON lines for run_tagger.py.
         * answer: (question, context, answers), where answers are
           {"text": ["Ada"], "answer_start": [17]} in characters; dicts may have an id.
-      dev: likewise, the examples to evaluate on, about ten times; None: none, and the
-        last checkpoint is the result.
+      dev: likewise, the examples to evaluate on, about ten times; with None, the last
+        checkpoint is the result.
       output_dir: the folder of the run.
       task: "classify", "tag" or "answer", as in `Model.tasks`.
-      text, text_pair, label: the names of the columns, by default those above; text_pair
-        is None if there are no second texts.
+      text, text_pair, label: the names of the columns, by default those above.
       probabilities: the name of a column of dicts label → probability, which training
         examples may have and learn in place of the label (docs/DISTILLATION.md).
+      callbacks: functions that get step, metrics and checkpoint (training.log).
       resume: continue the run in output_dir also with other rows or options, which are
         refused otherwise.
-      callbacks: functions that get step, metrics and checkpoint (training.log).
-      **options: the flags of the script, such as num_train_epochs, learning_rate,
-        train_batch_size, max_seq_length, metric, early_stopping, dtype, random_seed;
-        for classes labels, regression, multi_label (labels are lists), label_threshold
-        and class_weights ("balanced" or a dict), for tags scheme, for questions
-        version_2_with_negative. What is left out follows the number and length of the
-        training examples (recipes.recipe_for_data).
+      **options: the flags of the script, as its --help describes them; `labels` is a
+        list, and `class_weights` may be a dict. What is left out follows the number and
+        length of the training examples (recipes.recipe_for_data).
 
     Raises:
       InputError: for examples, a model or a folder that do not fit; it names the row,
@@ -107,17 +99,18 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
     if task == "classify":
         text, label = text or "text", label or "label"
         names = [name for name in (text, text_pair, label) if name]
-        labels, more = [label], [probabilities]
+        more = [probabilities] if probabilities else []
         fixed |= dict(task_name="custom", text_column=text, text_b_column=text_pair,
                       label_column=label, probability_column=probabilities)
     else:
+        names, more = ["question", "context", "answers"], ["id", "is_impossible"]
         options |= dict(text=text, text_pair=text_pair, probabilities=probabilities)
-        names, labels, more = (
-            ["question", "context", "answers"], [], ["id", "is_impossible"])
         if task == "tag":
             fixed["tag_column"] = label or ""
-            labels = [label] if label else ["tags", "ner_tags"]
-            names, more = ["tokens", labels[0]], ["words", "text", "entities", *labels[1:]]
+            names, more = ["tokens", label or "tags"], [
+                "words", "text", "entities", *["ner_tags"] * (not label)]
+        else:
+            options["label"] = label
     _take(values, task, options)
     for name, value in fixed.items():
         values[name].value = value
@@ -134,11 +127,11 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
             if isinstance(data, (str, os.PathLike)):
                 values[option].value = files.expanded(data)
             elif data is not None or split == "train":
-                _write(split, _lines(split, data, names, labels, more), path,
+                _write(split, _lines(split, data, names, more), path,
                        fixed=not resume and holds_checkpoint(output_dir))
                 values[option].value = path
         if "labels" in values and not values.labels:
-            values["labels"].value = _classes_of(train, labels) or None
+            values["labels"].value = _classes_of(train, names[-1], "ner_tags") or None
         # 3. The run.
         command_line.run(command, values, by_data=True, callbacks=callbacks,
                          changes_allowed=resume)
@@ -199,14 +192,14 @@ def _write(split: str, lines: Iterable[bytes], path: str, fixed: bool) -> None:
                 "be continued; choose a different --output_dir, or give resume=True.")
 
 
-def _lines(split: str, data: Any, names: Sequence[str], labels: Sequence[str],
-           more: Sequence[Optional[str]]) -> Iterator[bytes]:
+def _lines(split: str, data: Any, names: Sequence[str], more: Sequence[str]
+           ) -> Iterator[bytes]:
     """Yields rows as JSON lines of a task's columns, if a row has them: the reader of the
     file refuses rows that lack some. `names` are those of a tuple, in its order, `more`
-    others that are read; numbers in `labels` may have names."""
-    used, classes = [*names, *filter(None, more)], _classes_of(data, labels)
+    others that are read."""
+    classes = {name: _classes_of(data, name) for name in (*names, *more)}
     if isinstance(data, Mapping) or hasattr(data, "iloc"):  # columns, or a DataFrame
-        cells = {name: data[name] for name in used if name in data.keys()}
+        cells = {name: data[name] for name in classes if name in data.keys()}
         if any(isinstance(each, (str, Mapping)) or not isinstance(each, Sized)
                for each in cells.values()) or len({*map(len, cells.values())}) > 1:
             raise InputError(
@@ -222,39 +215,32 @@ def _lines(split: str, data: Any, names: Sequence[str], labels: Sequence[str],
         if not isinstance(row, Mapping):
             raise InputError(f"{split}, row {number} is {row!r:.60}; each example must be "
                              f"a tuple ({', '.join(names)}), or a dict with these keys.")
-        row = {name: row[name] for name in used if name in row}
-        for name, value in row.items():
-            # Missing values of NumPy and pandas, whose NA is neither true nor false.
-            if not isinstance(value, (str, list)) and str(value) in ("nan", "<NA>", "NaT"):
-                row[name] = None
-            elif name in labels:
-                row[name] = _named_label(value, classes)
-        if "id" in more:  # of a question, which needs a text
-            row["id"] = str(number if row.get("id") is None else row["id"])
         try:
+            row = {name: _value(row[name], labels)
+                   for name, labels in classes.items() if name in row}
+            if "id" in more:  # of a question, which needs a text
+                row["id"] = str(number if row.get("id") is None else row["id"])
             line = json.dumps(row, ensure_ascii=False, default=_plain).encode()
-        except (TypeError, UnicodeEncodeError) as error:
+        except (TypeError, IndexError, UnicodeEncodeError) as error:
             raise InputError(f"{split}, row {number}: a value is no text, number or list "
                              f"of them ({error}).") from error
         yield line + b"\n"
 
 
-def _classes_of(data: Any, names: Sequence[Any]) -> list[str]:
-    """Returns the names of the labels in these columns, if a Dataset has them."""
+def _classes_of(data: Any, *names: str) -> list[str]:
+    """Returns the names of the labels in the first of these columns that a Dataset has."""
     features = getattr(data, "features", None) or {}
     feature = next((features[name] for name in names if name in features), None)
     # A list of labels has the names in its elements.
     return list(getattr(getattr(feature, "feature", feature), "names", None) or ())
 
 
-def _named_label(label: Any, classes: Sequence[str]) -> Any:
-    """Returns the names of a label that is a number in the data's list of names."""
-    label = label.tolist() if hasattr(label, "tolist") else label  # NumPy's
-    if isinstance(label, list):
-        return [_named_label(each, classes) for each in label]
-    if not classes or not isinstance(label, int) or isinstance(label, bool):
-        return label
-    return classes[label] if 0 <= label < len(classes) else None
+def _value(value: Any, labels: Sequence[str]) -> Any:
+    """Returns a value by the name that it has in `labels`; None if it is missing."""
+    # Missing values of NumPy and pandas, whose NA is neither true nor false.
+    if not isinstance(value, (str, list)) and str(value) in ("nan", "<NA>", "NaT"):
+        return None
+    return rows.named(value.tolist() if hasattr(value, "tolist") else value, labels)
 
 
 def _plain(value: Any) -> Any:
