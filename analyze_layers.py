@@ -14,19 +14,17 @@ over all tokens, including [CLS] and [SEP] but not padding.
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
-import contextlib
-from typing import Iterator
+import functools
 
 from absl import flags, logging
 
-from albert_tf import files, rows, text_files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.features import extract, layer_distances
-from albert_tf.features.options import Options
+from albert_tf.features.extract import Options
 from albert_tf.jobs.progress import Progress
-from albert_tf.text import inputs
 from albert_tf.training import devices
 
 FLAGS = flags.FLAGS
@@ -43,16 +41,6 @@ flags.DEFINE_string("output", None, "JSON file for the numbers; default: none.")
 flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 
-def texts(path: str) -> Iterator[inputs.Input]:
-    """Yields the texts of a file, in order, without blank ones."""
-    for each in inputs.read(path, **cli_flags.columns({})):
-        with contextlib.suppress(InputError):  # extract.texts names its place.
-            given = inputs.named(each.given, inputs.TEXTS)
-            if all(map(rows.is_empty, filter(None, given.values()))):
-                continue
-        yield each
-
-
 def main(argv):
     script.check_packages("tensorflow", "tf_keras")
     models = files.split_names(FLAGS.model)
@@ -66,21 +54,21 @@ def main(argv):
          if (path := FLAGS[name].value)}, {"--input_file": paths, "--model": [
              formats.folder_of_model(model) for model in models
              if not formats.is_hub(model)]})
-    vocabulary, chosen = cli_flags.vocabulary(), {}
+    vocabulary, config, chosen = cli_flags.vocabulary(), FLAGS.albert_config_file, {}
     for model in models:
-        checkpoint = formats.read(
-            model, FLAGS.albert_config_file, vocabulary=vocabulary)
+        checkpoint = formats.read(model, config, vocabulary=vocabulary)
         chosen[model] = Options(
             ["pieces"], [*range(checkpoint.config.num_hidden_layers + 1)],
             FLAGS.max_seq_length, FLAGS.batch_size).of(checkpoint)
-    count = sum(1 for _ in extract.texts(paths, texts))
+    texts = functools.partial(extract.texts, paths, cli_flags.columns({}), blank=False)
+    count = sum(1 for _ in texts())
     logging.info("Running on %s.", devices.hardware())
     distances = {title: {
         "model": model, "max_seq_length": chosen[model].max_seq_length,
         **layer_distances.measure(extract.stream(
-            model, paths, chosen[model], FLAGS.batch_size, vocabulary, texts,
-            progress=Progress(f"measuring {title}", "texts", count),
-            config=FLAGS.albert_config_file))} for model, title in zip(models, titles)}
+            extract.load(model, chosen[model], vocabulary, config), texts(),
+            FLAGS.batch_size, Progress(f"measuring {title}", "texts", count)))}
+        for model, title in zip(models, titles)}
     print(layer_distances.table(distances))
     if FLAGS.output:
         text_files.write_json(FLAGS.output, {"input_file": paths, "models": distances})

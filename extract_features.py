@@ -22,7 +22,6 @@ memory, twice: for many texts write JSON lines, or several files.
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import dataclasses
-import functools
 import sys
 from typing import Optional
 
@@ -33,9 +32,8 @@ from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs
 from albert_tf.features import extract
-from albert_tf.features.options import Options
+from albert_tf.features.extract import Options
 from albert_tf.options import given, option
-from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
 
@@ -68,15 +66,16 @@ def main(argv):
     paths = [FLAGS.input_file] if is_stream else files.expand_patterns(
         FLAGS.input_file, "--input_file")
     vocabulary = cli_flags.vocabulary()
-    settings = formats.read(FLAGS.model, vocabulary=vocabulary).settings
-    read = functools.partial(inputs.read, **cli_flags.columns(settings))
+    checkpoint = formats.read(FLAGS.model, vocabulary=vocabulary)
+    columns = cli_flags.columns(checkpoint.settings)
     if FLAGS.output_file:
         extract.extract(FLAGS.model, paths, FLAGS.output_file, options,
-                        work_dir=FLAGS.work_dir, vocabulary=vocabulary, read=read)
+                        work_dir=FLAGS.work_dir, vocabulary=vocabulary, columns=columns)
         return
+    features = extract.load(FLAGS.model, options.of(checkpoint), vocabulary)
     # A user who types texts should see each answer immediately.
     held = 1 if is_stream and sys.stdin.isatty() else 1024
-    for row in extract.stream(FLAGS.model, paths, options, held, vocabulary, read):
+    for row in extract.stream(features, extract.texts(paths, columns), held):
         print(extract.line(row), flush=True)
 
 

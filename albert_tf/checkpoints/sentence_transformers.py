@@ -38,6 +38,8 @@ _MODES = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens",
 POOLING = tuple(_MODES)
 # `pooled`, ALBERT's own pooler, is written as the first token and a dense layer.
 POOLED = "pooled"
+# A vector for each token; the vector that a folder defines.
+PIECES, EMBEDDING = "pieces", "embedding"
 _ACTIVATIONS = {"Tanh": "activation", "ReLU": "activation", "GELU": "activation",
                 "Sigmoid": "activation", "Identity": "linear"}
 _VECTOR = "sentence_embedding"

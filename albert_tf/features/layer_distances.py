@@ -10,7 +10,7 @@ from typing import Any, Iterable, Mapping
 import numpy as np
 
 from albert_tf import pictures
-from albert_tf.features.options import Row
+from albert_tf.features.extract import Row
 
 MEASURES = ("l2_distance", "cosine_similarity", "degrees")
 

@@ -7,7 +7,7 @@ Shapes: B texts, S tokens of the longest, H hidden.
 """
 
 import dataclasses
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +15,7 @@ from absl import logging
 
 from albert_tf.checkpoints.restore import Loaded
 from albert_tf.checkpoints.sentence_transformers import (
-    POOLED, Dense, Normalize, Sentence)
-from albert_tf.features.options import EMBEDDING, PIECES, Options, Row
+    EMBEDDING, PIECES, POOLED, Dense, Normalize, Sentence)
 from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text.inputs import Input
 
@@ -73,10 +72,10 @@ class Vectors(Answering):
 
 
 class Features(Vectors):
-    """Turns texts or pairs into the vectors that the options name, whose defaults must
-    be filled in (Options.of)."""
+    """Turns texts or pairs into the vectors that extract.Options name, whose defaults
+    must be filled in (Options.of)."""
 
-    def __init__(self, loaded: Loaded, options: Options):
+    def __init__(self, loaded: Loaded, options: Any):
         super().__init__(loaded)
         self.options, self.max_length = options, options.max_seq_length
         self.texts = self.cut = 0  # How many were read, and how many of them were cut.
@@ -84,7 +83,7 @@ class Features(Vectors):
         self.computation = dataclasses.replace(
             self.computation, passes=max(1, *options.layers))
 
-    def rows(self, inputs: Sequence[Input]) -> list[Row]:
+    def rows(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         """Returns the kept fields and the vectors of each input."""
         requests = [self.request(each.given, 1, self.options.windows) for each in inputs]
         rows = []
@@ -135,7 +134,7 @@ class Features(Vectors):
 def of(hidden: tf.Tensor, pooled: Optional[tf.Tensor], mask: tf.Tensor,
        sentence: Optional[Sentence] = None, pooling: Sequence[str] = ()
        ) -> dict[str, tf.Tensor]:
-    """Returns the vectors of `pooling` (features.options.Options) from hidden states and
+    """Returns the vectors of `pooling` (extract.Options) from hidden states and
     the pooler's output; by default `embedding`, the vector that a folder of
     sentence-transformers defines, else `mean`, and `pooled` if there is a pooler."""
     hidden = tf.cast(hidden, tf.float32)

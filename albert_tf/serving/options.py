@@ -7,7 +7,7 @@ import dataclasses
 from typing import Optional, TypedDict
 
 from albert_tf import options
-from albert_tf.features.options import TRUNCATED, WINDOWS
+from albert_tf.features.extract import TRUNCATED, WINDOWS
 from albert_tf.options import option
 
 

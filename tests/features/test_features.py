@@ -3,7 +3,6 @@
 Parquet needs pyarrow; its tests are skipped without.
 """
 
-import functools
 import json
 import os
 import pathlib
@@ -16,10 +15,10 @@ import pytest
 
 import albert_tf
 from albert_tf import files
+from albert_tf.checkpoints import formats
 from albert_tf.errors import InputError
 from albert_tf.features import extract as job, vectors as features
-from albert_tf.features.options import Options
-from albert_tf.text import inputs
+from albert_tf.features.extract import Options
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.commands import run_commands
 from tests.serving import tiny_models
@@ -51,6 +50,12 @@ def extract(model, folder, name, pooling=(), layers=(-1,), lines=TEXTS, **option
     job.extract(model, [texts_in(folder, lines)], output,
                 Options(pooling, layers, **options), **jobs)
     return output
+
+
+def streamed(model, paths, options=Options(), held=1024, **columns):
+    """The rows of texts, without a file."""
+    loaded = job.load(model, options.of(formats.read(model)), None)
+    return list(job.stream(loaded, job.texts(paths, columns), held))
 
 
 def rows_of(path):
@@ -93,7 +98,7 @@ def test_cut_texts_are_counted(model, tmp_path, caplog):
     path = texts_in(tmp_path, TEXTS[2:] + TEXTS[:3])
     options = Options(("mean",), max_seq_length=16)
     job.extract(model, [path], str(tmp_path / "out.jsonl"), options, unit_texts=2)
-    assert len(list(job.stream(model, [path], options))) == 6
+    assert len(streamed(model, [path], options)) == 6
     assert caplog.text.count("2 of 6 texts are longer than the 16 tokens that the model "
                              "reads, and are cut; --windows") == 2
 
@@ -115,19 +120,19 @@ def test_windows_are_averaged(model, tmp_path, caplog):
 def test_pairs_ids_and_columns_of_a_table(model, tmp_path):
     lines = ['{"id": 7, "text": "It is.", "text_pair": "Größe"}', '{"text": "x"}']
     options = Options(("mean",))
-    [row] = job.stream(model, [texts_in(tmp_path, ["It is."])])
+    [row] = streamed(model, [texts_in(tmp_path, ["It is."])])
     [answer] = albert_tf.load(model).predict(["It is."], task="embed")
     assert row.keys() == answer.keys() == {"pooled", "mean"}  # the default
-    rows = [*job.stream(model, [texts_in(tmp_path, lines, "in.jsonl")], options)]
+    rows = streamed(model, [texts_in(tmp_path, lines, "in.jsonl")], options)
     assert list(rows[0]) == ["id", "mean"] and rows[0]["id"] == 7
     assert list(rows[1]) == ["mean"]
     [expected] = albert_tf.load(model).predict(["It is."], ["Größe"], task="embed")
     np.testing.assert_allclose(rows[0]["mean"], expected["mean"], atol=1e-6)
-    [row] = job.stream(model, [texts_in(tmp_path, ["It is.\tGröße"])], options)
+    [row] = streamed(model, [texts_in(tmp_path, ["It is.\tGröße"])], options)
     np.testing.assert_allclose(row["mean"], rows[0]["mean"], atol=1e-6)
     (tmp_path / "in.csv").write_text("key,review\n7,x\n")
-    read = functools.partial(inputs.read, text_column="review", id_column="key")
-    [row] = job.stream(model, [str(tmp_path / "in.csv")], options, read=read)
+    [row] = streamed(model, [str(tmp_path / "in.csv")], options, text_column="review",
+                     id_column="key")
     assert row["id"] == "7"
     np.testing.assert_allclose(row["mean"], rows[1]["mean"], atol=1e-6)
 
@@ -248,7 +253,7 @@ def test_options_that_a_model_has_not(options, flag, model, tmp_path):
 ])
 def test_wrong_texts_are_found_before_the_model_is_loaded(
         name, line, output, pattern, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_loaded", None)
+    monkeypatch.setattr(job, "load", None)
     path = texts_in(tmp_path, ['{"id": 3, "text": "It is."}', line], name)
     with pytest.raises(InputError, match=pattern):
         job.extract(model, [path], str(tmp_path / output))
@@ -276,7 +281,7 @@ def test_the_standard_input(model, tmp_path, monkeypatch):
             job.extract(model, ["-"], str(tmp_path / "out.jsonl"))
             found = rows_of(tmp_path / "out.jsonl")
         else:
-            found = list(job.stream(model, ["-"], Options(), held=1))
+            found = streamed(model, ["-"], held=1)
         assert [row.get("id") for row in found] == [None, 1]
     assert os.listdir(tmp_path) == ["out.jsonl"]
 

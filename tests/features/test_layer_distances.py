@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import albert_tf
+from albert_tf.checkpoints import formats
 from albert_tf.features import extract, layer_distances
-from albert_tf.features.options import Options
+from albert_tf.features.extract import Options
 from tests.commands import run_commands
 from tests.serving import tiny_models
 
@@ -47,8 +48,10 @@ def test_distances_are_those_of_all_pieces(changes, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(
         text if isinstance(text, str) else "\t".join(text) for text in TEXTS))
     layers = range(changes.get("num_hidden_layers", 2) + 1)
+    options = Options(["pieces"], layers, 20, 2).of(formats.read(model))
     found = layer_distances.measure(extract.stream(
-        model, [str(tmp_path / "texts.txt")], Options(["pieces"], layers, 20, 2), held=3))
+        extract.load(model, options, None), extract.texts([str(tmp_path / "texts.txt")]),
+        held=3))
     values = expected(albert_tf.load(model), TEXTS, 20)
     assert found["texts"] == len(TEXTS) and found["positions"] == values.shape[-1]
     for name, of_tokens in zip(layer_distances.MEASURES, values, strict=True):
