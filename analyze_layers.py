@@ -21,6 +21,7 @@ from absl import flags, logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.features import extract, layer_distances
 from albert_tf.features.extract import Options
@@ -29,8 +30,8 @@ from albert_tf.training import devices
 
 FLAGS = flags.FLAGS
 
-cli_flags.define_model(cli_flags.Columns, Options, without=(
-    "labels engine pooling layers windows truncated"))
+define(cli_flags.UsedModel, cli_flags.Columns, Options,
+       without="labels engine pooling layers windows truncated")
 flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
                   "figure; default: their paths.")
 flags.DEFINE_string("albert_config_file", None, "JSON file with the model's "
@@ -42,7 +43,6 @@ flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 
 def main(argv):
-    script.check_packages("tensorflow", "tf_keras")
     models = files.split_names(FLAGS.model)
     titles = FLAGS.titles or models
     if len({*titles}) != len(models):

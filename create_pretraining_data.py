@@ -22,6 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs, define, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
@@ -121,10 +122,9 @@ def main(argv):
     if FLAGS.runner and FLAGS.reproduce_release:
         raise InputError("--reproduce_release works in one process; leave out --runner.")
     options = options_from_flags()
-    # A tokenizer.json says itself whether text is lower-cased.
-    lower = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None
-    tokenizer = FullTokenizer(FLAGS.vocab_file, lower, FLAGS.spm_model_file,
-                              FLAGS.strip_accents)
+    tokenizer = FullTokenizer(
+        FLAGS.vocab_file, cli_flags.lower_case(), FLAGS.spm_model_file,
+        FLAGS.strip_accents)
     if FLAGS["strip_accents"].present:
         tokenizer.check_keeps_accents()
     language = languages.of_corpora(options.input_files)

@@ -64,7 +64,7 @@ class Options:
         "(for answer 384), if the model has as many positions.", least=1)
 
 
-cli_flags.define_model(Options, cli_flags.ExportOptions, without="engine")
+define(cli_flags.UsedModel, Options, cli_flags.ExportOptions, without="engine")
 flags.mark_flag_as_required("export_dir")
 define(Ask, without="task top_k batch_size windows truncated probability_list")
 # Size → the tasks on which it has an effect, if not on all.

@@ -30,7 +30,7 @@ from absl import flags
 from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags
-from albert_tf.cli.define import check_needs
+from albert_tf.cli.define import check_needs, define
 from albert_tf.features import extract
 from albert_tf.features.extract import Options
 from albert_tf.options import given, option
@@ -42,9 +42,9 @@ FLAGS = flags.FLAGS
 class Files:
     """The files of a run."""
 
-    input_file: Optional[str] = option(
+    input_file: str = option(
         None, "Comma-separated paths or globs of text files, or - for the standard "
-        "input.")
+        "input.", required=True)
     output_file: Optional[str] = option(
         None, "New output file: .jsonl, which resumes, .npz or .parquet, whose vectors "
         "must fit in memory; default: write JSON lines to the standard output.")
@@ -54,8 +54,8 @@ class Files:
         "machine.", only_with="output_file")
 
 
-cli_flags.define_model(Files, Options, cli_flags.Columns, without="labels engine")
-flags.mark_flag_as_required("input_file")
+define(cli_flags.UsedModel, Files, Options, cli_flags.Columns,
+       without="labels engine")
 
 
 def main(argv):

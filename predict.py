@@ -32,7 +32,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags
-from albert_tf.cli.define import check_needs
+from albert_tf.cli.define import check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.jobs import progress, work_folder
 from albert_tf.options import given, option
@@ -65,7 +65,7 @@ class Options:
         "lines.", choices=["auto", "json", "table"])
 
 
-cli_flags.define_model(cli_flags.Columns, Ask, Options)
+define(cli_flags.UsedModel, cli_flags.Columns, Ask, Options)
 
 
 def _inputs(words: list[str], read: Callable) -> Iterator[inputs.Input]:

@@ -26,11 +26,12 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import claim_run_folder, folder_of, holds_checkpoint
 from albert_tf.cli import flags as cli_flags
-from albert_tf.cli.define import check_needs, use_recipe
+from albert_tf.cli.define import check_needs, define, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.options import given, option
+from albert_tf.training import devices
 from albert_tf.training.data import PretrainingData, drawn_by
 from albert_tf.training.options import OPTIMIZERS, Sequences
 from albert_tf.training.schedules import PRETRAINING_RECIPES, depth_of
@@ -132,9 +133,8 @@ class PretrainingOptions:
     vocab_file: Optional[str] = option(None, f"WordPiece vocabulary {_MADE_WITH}")
 
 
-cli_flags.define_run(
-    cli_flags.OldOptions, PretrainingOptions, without="from_scratch early_stopping",
-    train_batch_size=4096)
+define(*cli_flags.OF_RUN, cli_flags.OldOptions, PretrainingOptions,
+       without="from_scratch early_stopping", train_batch_size=4096)
 
 
 def _check_memory(config, options) -> None:
@@ -294,8 +294,8 @@ def main(argv):
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
     files.make_directory(options.output_dir, "--output_dir")
 
-    strategy = cli_flags.make_strategy(FLAGS)
-    from albert_tf.training import devices, loop, run_folder
+    strategy = devices.make_strategy(given(devices.DeviceOptions, FLAGS))
+    from albert_tf.training import loop, run_folder
 
     if devices.is_chief(strategy):
         claim_run_folder(options.output_dir)

@@ -16,14 +16,15 @@ import os
 from absl import flags, logging
 
 from albert_tf.cli import flags as cli_flags
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.options import given
 from albert_tf.serving.options import Ask, Limits
 
 FLAGS = flags.FLAGS
 
-cli_flags.define_model(
-    Ask, Limits, without="top_k windows truncated probability_list")
+define(cli_flags.UsedModel, Ask, Limits,
+       without="top_k windows truncated probability_list")
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all "
                     "addresses of this machine. The server has no password: do not use "
                     "0.0.0.0 on an open network.")
@@ -34,7 +35,6 @@ flags.DEFINE_string("model_name", None, "Name of the model in addresses; default
 
 
 def main(argv):
-    script.check_packages("aiohttp", "prometheus_client")
     from albert_tf.serving import engines, http
 
     name = FLAGS.model_name or os.path.basename(os.path.abspath(FLAGS.model))

@@ -33,6 +33,7 @@ class Option(typing.NamedTuple):
     below: Optional[float] = None  # itself refused
     choices: Optional[Sequence[str]] = None  # all values, if they are few
     kept: bool = False  # in task.json, for later runs
+    required: bool = False  # on the command line
     # The option that must be set, or have a value (objective=permutation), for this one
     # to have an effect, or several, separated by blanks, of which one is enough. Else a
     # warning says so, since one command line may serve several uses,

@@ -164,7 +164,7 @@ def main(argv):
         results["steps"] = text_files.read_json(path)
     benchmark_flags.write_output(results)  # Before the timing, which may run out of memory.
     if FLAGS.tpu:
-        strategy = distribution.make_strategy("tpu", tpu=FLAGS.tpu)
+        strategy = distribution.make_strategy(distribution.DeviceOptions(FLAGS.tpu))
     else:
         strategy = tf.distribute.OneDeviceStrategy("GPU:0" if gpus else "CPU:0")
     dtypes = FLAGS.dtypes or ["float32", "bfloat16"] + ["float16"] * bool(gpus)
@@ -181,7 +181,7 @@ def _devices_to_compare(gpus):
     from albert_tf.training import devices as distribution
 
     if FLAGS.tpu:
-        tpu = distribution.make_strategy("tpu", tpu=FLAGS.tpu)
+        tpu = distribution.make_strategy(distribution.DeviceOptions(FLAGS.tpu))
         return ["TPU"], lambda devices: tpu, True
     kind = "GPU" if gpus else "CPU"
     if len(gpus) < 2:

@@ -17,8 +17,9 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.vocabulary import elsewhere
-from albert_tf.config import AlbertConfig, refuse
+from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.vocabulary import TASK_FILE, elsewhere
+from albert_tf.config import CONFIG_FILE, AlbertConfig, refuse
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import Head
 from albert_tf.modeling.parameter_count import (
@@ -137,10 +138,11 @@ class Checkpoint:
             "max_seq_length" in self.flags) else {}
 
     def files(self) -> list[str]:
-        """Returns the files of the weights and the vocabulary."""
+        """Returns the files on which answers depend: weights, settings, vocabulary."""
         folder, name = os.path.split(self.source)
         return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
-                  if other.startswith(name)),
+                  if other.startswith(name) or other in (
+                      TASK_FILE, NULL_THRESHOLD_FILE, CONFIG_FILE, "config.json")),
                 *([self.tokenizer.vocabulary_path] if self.tokenizer else ())]
 
 

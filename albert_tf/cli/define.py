@@ -48,18 +48,19 @@ def define(*classes: type, values: Values = flags.FLAGS, without: str = "",
         if option.name in without.split():
             continue
         default = defaults.get(option.name, option.default)
-        what = (option.name, [*default] if isinstance(default, tuple) else default)
+        how = dict(name=option.name, help=option.help, flag_values=values,
+                   default=[*default] if isinstance(default, tuple) else default,
+                   required=option.required)
         if option.choices:
-            flags.DEFINE_enum(*what, option.choices, option.help, values)
+            flags.DEFINE_enum(enum_values=option.choices, **how)
         elif option.kind is int:
             flags.DEFINE_integer(
-                *what, option.help, flag_values=values, lower_bound=int(option.least),
-                upper_bound=int(option.most))
+                lower_bound=int(option.least), upper_bound=int(option.most), **how)
         elif option.kind is float:
-            flags.DEFINE(_Number(option), *what, option.help, flag_values=values)
+            flags.DEFINE(_Number(option), **how)
         else:
             {bool: flags.DEFINE_bool, str: flags.DEFINE_string,
-             list: flags.DEFINE_list}[option.kind](*what, option.help, values)
+             list: flags.DEFINE_list}[option.kind](**how)
         values[option.name].option = option
 
 

@@ -29,9 +29,9 @@ from albert_tf.finetuning.recipes import (
     NUM_EVALUATIONS, published_size, recipe_for, recipe_for_data)
 from albert_tf.finetuning.task import Settings
 from albert_tf.options import given, option, options_of
-from albert_tf.tokenization import hf_tokenizer
 from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+from albert_tf.training.devices import DeviceOptions, make_strategy
 
 flags.disclaim_key_flags()
 
@@ -93,9 +93,10 @@ def define_options(command: type[Command], values: Values = flags.FLAGS,
                    **defaults: Any) -> None:
     """Defines the options of a task's runs; `defaults` replace the task's."""
     without = _IN_STEPS if command.in_epochs else _IN_EPOCHS
-    cli_flags.define_run(
-        StartOptions, cli_flags.ExportOptions, Length, Settings, *command.options,
-        values=values, without=f"init_from_group0 {without} {command.without}",
+    define(
+        *cli_flags.OF_RUN, StartOptions, cli_flags.ExportOptions, Length, Settings,
+        *command.options, values=values,
+        without=f"init_from_group0 {without} {command.without}",
         **{"eval_batch_size": 8, "from_scratch": False, **command.defaults, **defaults})
     if values is flags.FLAGS:
         define(cli_flags.OldOptions)
@@ -234,7 +235,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     return given(
         Settings, values, run=options, config=config, tokenizer=tokenizer,
         vocabulary=values[flag].value,
-        make_strategy=functools.partial(cli_flags.make_strategy, values),
+        make_strategy=functools.partial(make_strategy, given(DeviceOptions, values)),
         num_warmup_steps=-1 if share.present or epochs.present and (
             not warmup.present) else warmup.value,
         **{each.name: each.value for each in (epochs, share) if each.value is not None},
@@ -298,26 +299,22 @@ def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
     model, checked against the model's; sets the options accordingly."""
     init, path = values.init_checkpoint, values.spm_model_file or values.vocab_file
     stored = tokenizer_files.find(folder_of(init)) if init and not path else None
+    lower = cli_flags.lower_case(values)
     if stored:
         path = stored.vocabulary_path
         values["spm_model_file" if stored.uses_sentencepiece else "vocab_file"].value = path
-        if not values["do_lower_case"].present:
-            values.do_lower_case = stored.do_lower_case
-        if values.strip_accents is None:
-            values.strip_accents = stored.keeps.get("strip_accents")
+        lower = stored.do_lower_case if lower is None else lower
         logging.info("Using the vocabulary %s.", path)
-    elif path:
-        cli_flags.lower_as_stated(path, values)
     # A run that saved no checkpoint does not bind the folder to its vocabulary.
     start = values.output_dir if holds_checkpoint(values.output_dir) else init
-    known = vocabulary.kept_beside(start) if start else None
-    if values.strip_accents is None and known and path and (
-            path == values.vocab_file or hf_tokenizer.is_file(path)):
-        values.strip_accents = known.get("strip_accents")
+    known = vocabulary.kept_beside(start) if start else {}
+    keeps = stored.keeps if stored else known
+    if values.strip_accents is None:
+        values.strip_accents = keeps.get("strip_accents")
     result = FullTokenizer(
-        values.vocab_file, values.do_lower_case, values.spm_model_file,
-        strip_accents=values.strip_accents, rules=stored.rules if stored else known and (
-            Rules.of(known.get("rules", {}), start)))
+        values.vocab_file, lower, values.spm_model_file, values.strip_accents,
+        Rules.of(keeps.get("rules", {}), start))
+    values.do_lower_case = result.do_lower_case
     if values["strip_accents"].present and not known:
         result.check_keeps_accents()
     if result.vocab_size != config.vocab_size:

@@ -13,20 +13,18 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import (
-    NULL_THRESHOLD_FILE, checkpoint_of, chosen_checkpoint, find_checkpoint, folder_of,
-    holds_checkpoint)
+    checkpoint_of, chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.labels import relabelled
-from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.cli import script
-from albert_tf.cli.define import Values, define
+from albert_tf.cli.define import Values
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.jobs import parallel
 from albert_tf.options import given, option, options_of
-from albert_tf.tokenization import hf_tokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training import devices, options as training_options
+from albert_tf.training.devices import DeviceOptions
 from albert_tf.training.options import (
     RunOptions, Sequences, StepOptions, check_batch_sizes)
 
@@ -84,11 +82,10 @@ def model_config(values: Values) -> AlbertConfig:
         raise InputError(f"--config_overrides: {error}") from error
 
 
-def lower_as_stated(vocabulary: str, values: Values = flags.FLAGS) -> None:
-    """Sets --do_lower_case as a vocabulary says it, if it is a tokenizer.json and the
-    flag is not given."""
-    if not values["do_lower_case"].present and hf_tokenizer.is_file(vocabulary):
-        values.do_lower_case = FullTokenizer(vocabulary).do_lower_case
+def lower_case(values: Values = flags.FLAGS) -> Optional[bool]:
+    """Returns --do_lower_case, or None if it is open what a tokenizer.json says."""
+    flag = values["do_lower_case"]
+    return None if flag.value and not flag.present else flag.value
 
 
 def check_memory(values: Values, config: AlbertConfig, step: StepOptions,
@@ -96,40 +93,18 @@ def check_memory(values: Values, config: AlbertConfig, step: StepOptions,
     """Raises InputError if the model, or a batch, does not fit into the memory of this
     machine (training.options.check_memory). `batches` maps the option of a batch's size
     to its contents."""
-    here = not (values.tpu is not None or values.distribution_strategy == "tpu"
-                or parallel.has_accelerator())
+    used = given(DeviceOptions, values)
+    here = not (used.kind == "tpu" or parallel.has_accelerator())
     planned = {}
     for name, sequences in batches.items() if here else ():
-        workers = max(1, known_replicas(values) // (values.num_virtual_cpus or 1))
+        workers = max(1, used.known_replicas() // (used.num_virtual_cpus or 1))
         parts = step.gradient_accumulation_steps if name == "train_batch_size" else 1
         size = values[name].value
         planned[name] = size, size // parts // workers, sequences
     training_options.check_memory(config, here and values.do_train, step, planned)
 
 
-# ---- devices ----------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceOptions:
-    """The devices to train on."""
-
-    tpu: Optional[str] = option(
-        None, "Name or address of a Cloud TPU, or 'local' on a TPU VM. Trains with "
-        "TPUStrategy.")
-    distribution_strategy: str = option(
-        "one_device", "Devices to train on: one_device (the CPU or one GPU), mirrored "
-        "(the GPUs of this machine), multi_worker_mirrored (several machines, listed in "
-        "the environment variable TF_CONFIG), tpu (see --tpu).",
-        choices=["one_device", "mirrored", "multi_worker_mirrored", "tpu"])
-    num_gpus: Optional[int] = option(
-        None, "Number of GPUs to use on this machine. Default: all with "
-        "--distribution_strategy=mirrored, otherwise one if there is one. Not for "
-        "several machines, where CUDA_VISIBLE_DEVICES limits them.")
-    num_virtual_cpus: int = option(
-        0, "Splits the CPU into N devices and trains one replica on each, to try out "
-        "replicas on a machine without accelerators.", most=1024)
-
+# ---- the original's flags ----------------------------------------------------
 
 _OLD = " (Kept for command lines of the original implementation.)"
 
@@ -143,7 +118,7 @@ class OldOptions:
         None, "Same as --init_checkpoint." + _OLD)
     num_keep_checkpoint: Optional[int] = option(
         None, "Same as --keep_checkpoint_max." + _OLD)
-    use_tpu: bool = option(False, "Not needed: --tpu is enough." + _OLD)
+    use_tpu: bool = option(False, "Not needed: --tpu is enough." + _OLD, only_with="tpu")
     tpu_zone: Optional[str] = option(
         None, "Has no effect: the zone is taken from the environment." + _OLD)
     gcp_project: Optional[str] = option(
@@ -172,39 +147,11 @@ def use_old_flags() -> None:
                 values[name].value, values[name].present = values[old.name].value, 1
     if values.init_checkpoint:
         values.init_checkpoint = formats.located(values.init_checkpoint)
-    if values.tpu is None and (
-            values.use_tpu or values.distribution_strategy == "tpu"):
-        raise InputError("give the name or address of the TPU: --tpu=NAME, or "
-                         "--tpu=local on a TPU VM.")
-
-
-def make_strategy(values: Values):
-    """Returns the tf.distribute strategy that the options describe."""
-    return devices.make_strategy(
-        values.distribution_strategy if values.tpu is None else "tpu", values.tpu,
-        values.num_gpus, values.num_virtual_cpus)
-
-
-def known_replicas(values: Values) -> int:
-    """Returns a divisor of the number of replicas, as far as it is known without
-    TensorFlow; also checks the options of devices and the cluster that TF_CONFIG
-    describes."""
-    devices.check(
-        values.distribution_strategy, values.num_gpus, values.num_virtual_cpus)
-    if values.distribution_strategy == "multi_worker_mirrored":
-        return len(devices.workers())
-    return values.num_virtual_cpus or values.num_gpus or 1
 
 
 # ---- the run ----------------------------------------------------------------
 
-
-def define_run(*more: type, values: Values = flags.FLAGS, **changes: Any) -> None:
-    """Defines the options of the model, the devices and a run, whose --output_dir must be
-    given, and further ones, with `changes` as in `define`."""
-    define(ModelOptions, DeviceOptions, StepOptions, RunOptions, *more, values=values,
-           **changes)
-    flags.mark_flag_as_required("output_dir", values)
+OF_RUN = (ModelOptions, DeviceOptions, StepOptions, RunOptions)
 
 
 def run_options(values: Values, **task_options: Any) -> RunOptions:
@@ -235,7 +182,7 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
             + (", or --from_scratch to train from random weights."
                if values.do_train else ", or train first (--do_train)."))
     check_batch_sizes(
-        options, known_replicas(values), train=values.do_train,
+        options, given(DeviceOptions, values).known_replicas(), train=values.do_train,
         evaluate=any(name in values and values[name].value
                      for name in ("do_eval", "eval_input_file")))
     return options
@@ -273,7 +220,8 @@ _TRAINED = "default: as the model was trained"
 class UsedModel:
     """The model to use, the names of its outputs, and what runs it."""
 
-    model: str = option(None, "Folder of the model, or a checkpoint in it.")
+    model: str = option(
+        None, "Folder of the model, or a checkpoint in it.", required=True)
     vocab_file: Optional[str] = option(None, _VOCABULARY % "WordPiece vocabulary")
     spm_model_file: Optional[str] = option(None, _VOCABULARY % "SentencePiece model")
     do_lower_case: bool = option(
@@ -311,13 +259,6 @@ class Columns:
         "files.", only_with="input_file")
 
 
-def define_model(*more: type, without: str = "") -> None:
-    """Defines the options of the model, which must be given, and further ones, but those
-    in `without`."""
-    define(UsedModel, *more, without=without)
-    flags.mark_flag_as_required("model")
-
-
 def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of text.inputs.read: the flags and, if they do not name a
     column, what a model of the user's own data was trained with (task.json)."""
@@ -333,11 +274,9 @@ def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
 def vocabulary() -> Optional[FullTokenizer]:
     """Returns the tokenizer given by the flags, or None."""
     values = flags.FLAGS
-    path = values.spm_model_file or values.vocab_file
-    if not path:
-        return None
-    lower_as_stated(path)
-    return FullTokenizer(values.vocab_file, values.do_lower_case, values.spm_model_file)
+    return FullTokenizer(
+        values.vocab_file, lower_case(), values.spm_model_file
+    ) if values.spm_model_file or values.vocab_file else None
 
 
 def model_files() -> list[str]:
@@ -347,16 +286,11 @@ def model_files() -> list[str]:
     path = formats.located(flags.FLAGS.model)
     if export := huggingface.find_export(path):
         return huggingface.files_of_export(*export)
-    folder = path if files.is_folder(path) else formats.folder_of_model(path)
-    return [*formats.read(path, vocabulary=vocabulary()).files(), *(
-        os.path.join(folder, name) for name in (
-            TASK_FILE, NULL_THRESHOLD_FILE, CONFIG_FILE, huggingface.CONFIG)
-        if name in files.names_in(folder))]
+    return formats.read(path, vocabulary=vocabulary()).files()
 
 
 def load_model():
     """Loads --model with albert_tf.load."""
-    script.check_packages("tensorflow", "tf_keras")
     tokenizer = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 

@@ -23,6 +23,7 @@ import albert_tf
 from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.sentence_transformers import Dense
+from albert_tf.config import refuse
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import duration
@@ -57,10 +58,8 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
     Raises InputError if the engine that is named cannot be used. "auto" then uses
     TensorFlow, and the sentence, which is a warning, says why.
     """
-    names = AUTO, TENSORFLOW, *_ENGINES
-    if name not in names:
-        raise InputError(f"the engine {name!r:.40} is not known; give one of "
-                         f"{', '.join(names)}.")
+    refuse({"engine": name}, path, "give one of these",
+           engine=(AUTO, TENSORFLOW, *_ENGINES))
     if model.engine is not None:
         if name != AUTO:
             raise InputError(f"{path} is an export for {model.format}, and cannot be "

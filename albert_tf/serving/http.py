@@ -18,10 +18,12 @@ import time
 import zlib
 from typing import Any, Callable, Sequence
 
-import prometheus_client as prometheus
 from absl import logging
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from prometheus_client import (
+    CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics)
+from prometheus_client.aiohttp import make_aiohttp_handler
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
@@ -53,13 +55,13 @@ class Batcher:
                  batch_size: int, queue_size: int):
         self._compute, self._batch_size = compute, batch_size
         self._queue_size = queue_size
-        self._waiting: list[tuple[Request, asyncio.Future]] = []
-        self._came = asyncio.Event()
+        self._waiting: dict[asyncio.Future, Request] = {}  # the oldest first
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "model")
+        self._working: Any = None  # the task that answers, as long as requests wait
 
     @property
     def waiting(self) -> int:
-        return sum(len(request.sequences) for request, _ in self._waiting)
+        return sum(len(request.sequences) for request in self._waiting.values())
 
     async def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """Returns the answers in the order of the requests. Raises Refused if the queue
@@ -68,56 +70,47 @@ class Batcher:
         if self._waiting and self.waiting + more > self._queue_size:
             raise Refused(503, f"the queue is full ({self.waiting} sequences); try "
                           "again later.")
-        pairs = [(request, asyncio.Future()) for request in requests]
-        self._waiting += pairs
-        self._came.set()
+        futures = {asyncio.Future(): request for request in requests}
+        self._waiting |= futures
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
         try:
-            return [await future for _, future in pairs]
+            return [await future for future in futures]
         finally:
             # If the client has disconnected, its other requests are not computed.
-            for _, future in pairs:
+            for future in futures:
                 future.cancel()
+                self._waiting.pop(future, None)
 
-    async def run(self) -> None:
-        """Answers requests until it is cancelled."""
-        while True:
-            await self._came.wait()
-            if batch := self._next():
-                await self._do(batch)
-            else:
-                self._came.clear()
+    async def _work(self) -> None:
+        while batch := self._next():
+            await self._do(batch)
 
-    def _next(self) -> list[tuple[Request, asyncio.Future]]:
-        """Takes the next batch out of the queue; [] if no request waits."""
-        self._waiting = [each for each in self._waiting if not each[1].done()]
-        if not self._waiting:
-            return []
-        oldest, size, batch = self._waiting[0][0], 0, []
-        for each in sorted(
-                (each for each in self._waiting if each[0].by is oldest.by),
+    def _next(self) -> dict[asyncio.Future, Request]:
+        """Takes the next batch out of the queue; {} if no request waits."""
+        oldest, size, batch = next(iter(self._waiting.values()), None), 0, {}
+        for future, request in sorted(
+                (each for each in self._waiting.items() if each[1].by is oldest.by),
                 key=lambda each: (
-                    each[0] is not oldest, abs(each[0].length - oldest.length))):
-            if batch and size + len(each[0].sequences) > self._batch_size:
+                    each[1] is not oldest, abs(each[1].length - oldest.length))):
+            if batch and size + len(request.sequences) > self._batch_size:
                 break
-            batch.append(each)
-            size += len(each[0].sequences)
-        taken = {*map(id, batch)}
-        self._waiting = [each for each in self._waiting if id(each) not in taken]
+            batch[future] = self._waiting.pop(future)
+            size += len(request.sequences)
         return batch
 
-    async def _do(self, batch: list[tuple[Request, asyncio.Future]]) -> None:
+    async def _do(self, batch: dict[asyncio.Future, Request]) -> None:
         """Computes a batch and sets the results or errors of its requests."""
         try:
             results: list[Any] = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._compute, [request for request, _ in batch],
-                self._batch_size)
+                self._thread, self._compute, [*batch.values()], self._batch_size)
         except Exception as error:
             if len(batch) > 1:  # One request's error must not fail the others.
-                for each in batch:
-                    await self._do([each])
+                for future, request in batch.items():
+                    await self._do({future: request})
                 return
             results = [error]
-        for (_, future), result in zip(batch, results):
+        for future, result in zip(batch, results):
             if not future.done():
                 (future.set_exception if isinstance(result, Exception) else
                  future.set_result)(result)
@@ -133,22 +126,18 @@ class Service:
         self.batcher = Batcher(self._compute, ask.batch_size, limits.queue_size)
         self.open = 0
         self._receiving: set[Any] = set()  # tasks whose request is not complete
-        prometheus.disable_created_metrics()  # They would give each counter's age.
-        self._registry = prometheus.CollectorRegistry()
-
-        def metric(kind, name, what, labels=()):
-            return kind(f"albert_{name}", what, labels, registry=self._registry)
-
-        self._replies = metric(
-            prometheus.Counter, "requests", "Requests answered, by status.", ["status"])
-        self._seconds = metric(prometheus.Histogram, "request_seconds",
-                               "Seconds from a request to its reply.")
-        self._batches = metric(prometheus.Counter, "batches", "Batches computed.")
-        self._sequences = metric(prometheus.Counter, "sequences", "Sequences computed.")
-        metric(prometheus.Gauge, "open_requests", "Requests not yet answered."
-               ).set_function(lambda: self.open)
-        metric(prometheus.Gauge, "queued_sequences", "Sequences that wait for the model."
-               ).set_function(lambda: self.batcher.waiting)
+        disable_created_metrics()  # They would give each counter's age.
+        ours: Any = {"namespace": "albert", "registry": CollectorRegistry()}
+        self._replies = Counter(
+            "requests", "Requests answered, by status.", ["status"], **ours)
+        self._seconds = Histogram(
+            "request_seconds", "Seconds from a request to its reply.", **ours)
+        self._batches = Counter("batches", "Batches computed.", **ours)
+        self._sequences = Counter("sequences", "Sequences computed.", **ours)
+        Gauge("open_requests", "Requests not yet answered.", **ours
+              ).set_function(lambda: self.open)
+        Gauge("queued_sequences", "Sequences that wait for the model.", **ours
+              ).set_function(lambda: self.batcher.waiting)
         self.app = web.Application(
             middlewares=[self._guarded], client_max_size=limits.body_bytes)
         at = f"/v1/models/{name}{{of:(/versions/1)?}}"
@@ -167,17 +156,10 @@ class Service:
                                **dataclasses.asdict(limits)}}}}
         self.app.add_routes([
             web.post(at + ":{verb:predict|classify|regress}", self._ask),
-            web.get("/metrics", self._metrics),
+            web.get("/metrics", make_aiohttp_handler(ours["registry"])),
             *(web.get(path, functools.partial(self._page, page))
               for path, page in pages.items())])
-        self.app.cleanup_ctx.append(self._working)
         self.app.on_shutdown.append(self._stop)
-
-    async def _working(self, app):
-        """Runs the batcher as long as the application runs."""
-        worker = asyncio.create_task(self.batcher.run())
-        yield
-        worker.cancel()
 
     async def _stop(self, app):
         """Ends uploads; the runner then waits for the requests that have arrived."""
@@ -233,10 +215,6 @@ class Service:
 
     async def _page(self, content, request):
         return json_reply(content)
-
-    async def _metrics(self, request):
-        return web.Response(body=prometheus.generate_latest(self._registry), headers={
-            "Content-Type": prometheus.CONTENT_TYPE_LATEST})
 
     # ---- questions ---------------------------------------------------------
 

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 # A matrix with fewer rows or columns, such as a head's, stays as it is.
 _LEAST = 8
-_NONE = np.zeros(0)  # in place of what is no constant
 # Number of axes of the inputs → their names, as optimum writes them.
 _AXES = {2: ("batch_size", "sequence_length"),
          3: ("batch_size", "num_choices", "sequence_length")}
@@ -65,8 +64,8 @@ class _Graph:
 
     def _is_large(self, name: str) -> bool:
         """Returns whether this is a stored matrix of floats that is worth packing."""
-        value = self.stored.get(name, _NONE)
-        return value.dtype == np.float32 and value.ndim == 2 and (
+        value = self.stored.get(name)
+        return value is not None and value.dtype == np.float32 and value.ndim == 2 and (
             min(value.shape) >= _LEAST)
 
     def simplify(self) -> None:

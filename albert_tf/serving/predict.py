@@ -16,10 +16,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files, text_files
+from albert_tf import files
 from albert_tf.checkpoints import checkpoint, formats, huggingface, restore
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers, chosen
@@ -112,20 +113,19 @@ class Model(restore.Loaded):
         counts = collections.Counter() if cut is None else cut
         while part := list(itertools.islice(numbered, held)):
             self.check(ask, [item for _, item in part])
-            requests: list[Request] = []
-            errors: dict[int, Answer] = {}
+            requests: dict[int, Request] = {}
+            found: dict[int, Answer] = {}
             for total, item in part:
                 try:
-                    requests.append(self.request(item, ask))
+                    requests[total] = self.request(item, ask)
                 except InputError as error:
                     if not keep_errors:
                         raise InputError(f"input {total}: {error}") from error
-                    errors[total] = {"error": str(error)}
+                    found[total] = {"error": str(error)}
             counts.update(request.by.head.task if request.by.head else "embed"
-                          for request in requests if request.cut)
-            found = iter(answers(requests, ask.batch_size))
-            for number, _ in part:
-                yield errors.get(number) or next(found)
+                          for request in requests.values() if request.cut)
+            found |= zip(requests, answers([*requests.values()], ask.batch_size))
+            yield from (found[number] for number, _ in part)
         if cut is None:
             self.log_cut(counts, total)
 
@@ -161,10 +161,8 @@ class Model(restore.Loaded):
             self._task_of("") if ask.windows else next(iter(self.tasks())))
         head = self.head(task)
         if ask.windows and not (head.averages or head.in_windows):
-            able = [name for name in self.tasks() if self.head(name).averages]
-            raise InputError(
-                f"windows: the task {task} cannot average the answers of windows; leave "
-                "it out" + (f", or choose the task {' or '.join(able)}." if able else "."))
+            raise InputError(f"windows: the task {task} cannot average the answers of "
+                             "windows; leave it out, or choose a task that can.")
         if ask.label_threshold is not None and (
                 self.problem_type != SEVERAL_LABELS or task != "classify"):
             raise InputError("label_threshold is for models that classify texts with any "
@@ -231,9 +229,8 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
         model = Model(**runtimes.read(path, vocabulary))
     else:
         loaded = restore.load(path, config, head, allow_nan, vocabulary)
-        threshold_file = os.path.join(formats.folder_of_model(path), NULL_THRESHOLD_FILE)
-        threshold = text_files.read_object(threshold_file).get(
-            NULL_THRESHOLD) if files.exists(threshold_file) else None
+        threshold = settings_in(os.path.join(
+            formats.folder_of_model(path), NULL_THRESHOLD_FILE)).get(NULL_THRESHOLD)
         model = Model(**vars(loaded), threshold=float(threshold) if isinstance(
             threshold, (int, float)) else 0.0)
     if engine != engines.TENSORFLOW:

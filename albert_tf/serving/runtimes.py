@@ -79,10 +79,9 @@ def read(path: str, given: Optional[FullTokenizer] = None) -> dict[str, Any]:
     return {
         "tensors": {}, "report": Report(folder), "format": form, "config": config,
         "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
-        "settings": vocabulary.task_settings(folder) or (
-            {"flags": flags} if flags else {}), "tokenizer": tokenizer,
-        **outputs_of({**(stored if is_own else values), "labels": labels}, answering,
-                     where)}
+        "settings": vocabulary.task_settings(folder) or {"flags": flags},
+        "tokenizer": tokenizer, **outputs_of(
+            {**(stored if is_own else values), "labels": labels}, answering, where)}
 
 
 class Engine:
@@ -123,25 +122,23 @@ class Engine:
                 f"{self.path} does not accept these inputs; check for an id that is "
                 f"not in the vocabulary ({reason_of(error)}).") from error
 
-    def _set(self, ranks: Mapping[str, int], types: Mapping[str, Any]) -> None:
+    def _set(self, inputs: Mapping[str, tuple[int, type]]) -> None:
         """Takes the ranks and types of the inputs of an ONNX graph, by name."""
-        self._ranks, self._types = ranks, types
-        if not {"input_ids", "attention_mask"} <= {*ranks} <= {*INPUTS}:
-            raise ValueError(f"its inputs are {', '.join(sorted(ranks))}, but an "
+        self._inputs = inputs
+        if not {"input_ids", "attention_mask"} <= {*inputs} <= {*INPUTS}:
+            raise ValueError(f"its inputs are {', '.join(sorted(inputs))}, but an "
                              f"ALBERT has {', '.join(INPUTS)}, or the first two")
 
     def _given(self, batch: _Arrays) -> dict[str, np.ndarray]:
         """Returns the inputs of an ONNX graph for a batch."""
         batch = {**batch, "segment_ids": np.minimum(
             batch["segment_ids"], self.most_segment)}
-        if "token_type_ids" not in self._ranks and batch["segment_ids"].any():
+        if "token_type_ids" not in self._inputs and batch["segment_ids"].any():
             raise InputError(f"{self.path} has no input token_type_ids, and cannot "
                              "compute pairs of texts; export the model with it.")
-        given = {name: batch[INPUTS[name]].astype(self._types[name])
-                 for name in self._ranks}
-        # Each option is a question of its own.
-        return {name: value[:, np.newaxis] if self._ranks[name] == 3 else value
-                for name, value in given.items()}
+        # With three axes, each option is a question of its own.
+        return {name: np.expand_dims(batch[INPUTS[name]].astype(kind), (1,) * (rank - 2))
+                for name, (rank, kind) in self._inputs.items()}
 
 
 class _Onnx(Engine):
@@ -154,9 +151,9 @@ class _Onnx(Engine):
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"])
-        inputs = self._session.get_inputs()
-        self._set({each.name: len(each.shape) for each in inputs}, {
-            each.name: np.int32 if "int32" in each.type else np.int64 for each in inputs})
+        self._set({
+            each.name: (len(each.shape), np.int32 if "int32" in each.type else np.int64)
+            for each in self._session.get_inputs()})
         self.outputs = {each.name: each.shape for each in self._session.get_outputs()}
 
     def _run(self, given):
@@ -176,8 +173,8 @@ class _OpenVino(Engine):
         self._model = openvino.Core().compile_model(path, "CPU", {
             "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT":
                 "bf16" if self._precision == "bfloat16" else "f32"})
-        self._set({each.any_name: len(each.partial_shape) for each in self._model.inputs},
-                  dict.fromkeys(INPUTS, np.int64))
+        self._set({each.any_name: (len(each.partial_shape), np.int64)
+                   for each in self._model.inputs})
         self.outputs = {each.any_name: () for each in self._model.outputs}
         self._local = threading.local()  # A request object holds only one batch.
 

@@ -2,6 +2,7 @@
 workers that TF_CONFIG names, which process writes, and at which step they start."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from absl import logging
 
 from albert_tf.errors import InputError, WorkerEnded, reason_of
 from albert_tf.jobs import parallel
+from albert_tf.options import option
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -27,23 +29,68 @@ _INSTALL_CUDA = (
 # ---- devices ---------------------------------------------------------------
 
 
-def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] = None,
-                  num_virtual_cpus: int = 0) -> "tf.distribute.Strategy":
-    """Returns a strategy over the available devices; for the arguments see
-    cli.flags.DeviceOptions."""
-    check(name, num_gpus, num_virtual_cpus)
+@dataclasses.dataclass(frozen=True)
+class DeviceOptions:
+    """The devices to train on."""
+
+    tpu: Optional[str] = option(
+        None, "Name or address of a Cloud TPU, or 'local' on a TPU VM. Trains with "
+        "TPUStrategy.")
+    distribution_strategy: str = option(
+        "one_device", "Devices to train on: one_device (the CPU or one GPU), mirrored "
+        "(the GPUs of this machine), multi_worker_mirrored (several machines, listed in "
+        "the environment variable TF_CONFIG), tpu (see --tpu).",
+        choices=["one_device", "mirrored", "multi_worker_mirrored", "tpu"])
+    num_gpus: Optional[int] = option(
+        None, "Number of GPUs to use on this machine. Default: all with "
+        "--distribution_strategy=mirrored, otherwise one if there is one. Not for "
+        "several machines, where CUDA_VISIBLE_DEVICES limits them.")
+    num_virtual_cpus: int = option(
+        0, "Splits the CPU into N devices and trains one replica on each, to try out "
+        "replicas on a machine without accelerators.", most=1024)
+
+    @property
+    def kind(self) -> str:
+        return self.distribution_strategy if self.tpu is None else "tpu"
+
+    def __post_init__(self):
+        """Raises InputError if the options contradict each other."""
+        if self.kind == "tpu" and self.tpu is None:
+            raise InputError("give the name or address of the TPU: --tpu=NAME, or "
+                             "--tpu=local on a TPU VM.")
+        if self.num_virtual_cpus and (
+                self.kind not in ("one_device", "mirrored") or self.num_gpus):
+            raise InputError("--num_virtual_cpus stands alone; leave --tpu, --num_gpus "
+                             "and other strategies out.")
+        if self.kind == "one_device" and (self.num_gpus or 0) > 1 or (
+                self.kind in ("multi_worker_mirrored", "tpu")
+                and self.num_gpus is not None):
+            raise InputError(
+                f"--num_gpus={self.num_gpus} does not go with --distribution_strategy="
+                f"{self.kind}; give --distribution_strategy=mirrored, or limit the GPUs "
+                "of each worker with the environment variable CUDA_VISIBLE_DEVICES.")
+
+    def known_replicas(self) -> int:
+        """Returns a divisor of the number of replicas, as far as it is known before the
+        strategy is made; also checks the cluster that TF_CONFIG describes."""
+        return len(workers()) if self.kind == "multi_worker_mirrored" else (
+            self.num_virtual_cpus or self.num_gpus or 1)
+
+
+def make_strategy(options: DeviceOptions) -> "tf.distribute.Strategy":
+    """Returns a strategy over the available devices."""
+    name, tpu, num_gpus = options.kind, options.tpu, options.num_gpus
     if name in ("one_device", "mirrored") and os.environ.get("TF_CONFIG", "{}") != "{}":
         logging.warning("TF_CONFIG is set, but this process trains alone; "
                         "--distribution_strategy=multi_worker_mirrored uses it.")
     import tensorflow as tf
     from official.common import distribute_utils
 
-    if num_virtual_cpus:
+    if count := options.num_virtual_cpus:
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0],
-            [tf.config.LogicalDeviceConfiguration()] * num_virtual_cpus)
-        return tf.distribute.MirroredStrategy(
-            [f"CPU:{i}" for i in range(num_virtual_cpus)])
+            [tf.config.LogicalDeviceConfiguration()] * count)
+        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
     # Listing devices initializes TensorFlow, which several workers must not do before
     # they create their strategy.
     if name == "multi_worker_mirrored":
@@ -75,19 +122,6 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
             f"--tpu={tpu}: {reason_of(error)}; give the name or address of a running "
             "Cloud TPU, or 'local' on the TPU's own machine." if name == "tpu" else
             f"--distribution_strategy={name}: {reason_of(error)}.") from error
-
-
-def check(name: str, num_gpus: Optional[int], num_virtual_cpus: int) -> None:
-    """Raises InputError if these arguments of make_strategy contradict each other."""
-    if num_virtual_cpus and (name not in ("one_device", "mirrored") or num_gpus):
-        raise InputError("--num_virtual_cpus stands alone; leave --tpu, --num_gpus and "
-                         "other strategies out.")
-    if name == "one_device" and (num_gpus or 0) > 1 or (
-            name in ("multi_worker_mirrored", "tpu") and num_gpus is not None):
-        raise InputError(
-            f"--num_gpus={num_gpus} does not go with --distribution_strategy={name}; "
-            "give --distribution_strategy=mirrored, or limit the GPUs of each worker "
-            "with the environment variable CUDA_VISIBLE_DEVICES.")
 
 
 def hardware() -> str:

@@ -74,7 +74,7 @@ class RunOptions:
     """
 
     output_dir: str = option(
-        None, "Folder for checkpoints, metrics and learning curves.")
+        None, "Folder for checkpoints, metrics and learning curves.", required=True)
     num_train_steps: int = 0
     train_batch_size: int = option(
         32, "Number of sequences in a training step, over all replicas.", least=1,

@@ -44,13 +44,14 @@ def test_wrong_devices(name, options, message, monkeypatch):
         "official.common.distribute_utils.get_distribution_strategy",
         mock.Mock(side_effect=OSError("Name or service not known")))
     with pytest.raises(InputError, match=message):
-        devices.make_strategy(name, **options)
+        devices.make_strategy(devices.DeviceOptions(
+            distribution_strategy=name, **options))
 
 
 def test_what_is_not_used_is_mentioned(monkeypatch, caplog):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
     monkeypatch.setattr(devices.parallel, "has_accelerator", lambda: True)
-    devices.make_strategy("one_device")
+    devices.make_strategy(devices.DeviceOptions())
     assert "TF_CONFIG is set, but this process trains alone" in caplog.text
     assert "has a GPU or TPU that TensorFlow does not see. Install" in caplog.text
 
