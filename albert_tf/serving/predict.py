@@ -162,7 +162,7 @@ class Model(restore.Loaded):
         head = self.head(task)
         if ask.windows and not (head.averages or head.in_windows):
             raise InputError(f"windows: the task {task} cannot average the answers of "
-                             "windows; leave it out, or choose a task that can.")
+                             "windows; leave it out.")
         if ask.label_threshold is not None and (
                 self.problem_type != SEVERAL_LABELS or task != "classify"):
             raise InputError("label_threshold is for models that classify texts with any "

@@ -210,25 +210,24 @@ FORMS: dict[str, type[Engine]] = {"onnx": _Onnx, "openvino": _OpenVino, "tflite"
 def needed(form: str, packages: Sequence[str]) -> None:
     """Raises InputError if a package that a format needs is missing or broken."""
     for name in packages:
-        handlers = root.handlers[:]
         try:
-            importlib.import_module(name)
+            with quiet():
+                importlib.import_module(name)
         except Exception as error:  # A broken package may raise anything.
             raise InputError(
                 f"the package {name}, which {form} needs, cannot be imported "
                 f"({reason_of(error)}); run pip install 'albert_tf[{form}]'.") from error
-        finally:
-            # OpenVINO takes away absl's handler, with the format of the scripts' lines.
-            root.handlers[:] = handlers
 
 
 @contextlib.contextmanager
 def quiet():
-    """Silences the converters' messages about their own work."""
-    level = root.manager.disable
+    """Silences the messages of converters and engines about their own work."""
+    level, handlers = root.manager.disable, root.handlers[:]
     disable(WARNING)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         disable(level)
+        # OpenVINO takes away absl's handler, with the format of the scripts' lines.
+        root.handlers[:] = handlers
