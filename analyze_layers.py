@@ -20,6 +20,7 @@ from absl import flags, logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.folders import folder_of
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
@@ -52,8 +53,7 @@ def main(argv):
     files.prepare_outputs(
         {f"--{name}": [path] for name in ("output", "picture")
          if (path := FLAGS[name].value)}, {"--input_file": paths, "--model": [
-             formats.folder_of_model(model) for model in models
-             if not formats.is_hub(model)]})
+             folder_of(model) for model in models if not formats.is_hub(model)]})
     vocabulary, config, chosen = cli_flags.vocabulary(), FLAGS.albert_config_file, {}
     for model in models:
         checkpoint = formats.read(model, config, vocabulary=vocabulary)

@@ -16,16 +16,18 @@ vocabulary and continue the pretraining:
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import dataclasses
 import os
-from typing import Any, Optional
+from typing import Any
 
 from absl import flags, logging
 
 from albert_tf import files, rows, text_files
-from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
-from albert_tf.checkpoints.folders import BEST_CHECKPOINT, find_checkpoint, folder_of
+from albert_tf.checkpoints import formats, release, tokenizer_files, vocabulary
+from albert_tf.checkpoints.checkpoint import Checkpoint, with_new_pieces
+from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.cli.define import define
-from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.options import given
@@ -54,35 +56,19 @@ define(train_sentencepiece.ExtendOptions)
 
 
 def main(argv):
-    script.check_packages("tensorflow", "tf_keras")
+    script.check_packages("tensorflow")
     folder = FLAGS.output_dir
     files.check_in_tensorflow(folder, "--output_dir")
     files.check_new(folder, "--output_dir")
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     rows.check_sentences(paths)
-    beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
-    foreign = (formats.read(FLAGS.init_checkpoint)
-               if formats.is_foreign(FLAGS.init_checkpoint) else None)
-    if not foreign:
-        find_checkpoint(FLAGS.init_checkpoint)
-    config = (AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
-              if FLAGS.albert_config_file or not foreign else foreign.config)
-    keeps = _check_vocabulary(foreign.tokenizer if foreign else tokenizer_files.find(
-        folder_of(FLAGS.init_checkpoint)), config)
-    known = vocabulary.kept_beside(FLAGS.init_checkpoint)
+    checkpoint, record = _checked()
     on_bytes = Progress.of_bytes("reading", paths)
     extension = train_sentencepiece.extend(
         FLAGS.spm_model_file,
         (line for path in paths for _, line in text_files.read_lines(path, on_bytes)),
         given(train_sentencepiece.ExtendOptions, FLAGS))
-    # TensorFlow takes seconds to load, so errors in the text are reported before that.
-    from albert_tf.checkpoints.folders import read_tensors, write_tensors
-    from albert_tf.checkpoints.restore import write_config
-
-    tensors = vocabulary.with_new_pieces(
-        {name: tensor.read() for name, tensor in foreign.tensors.items()} if foreign
-        else read_tensors(FLAGS.init_checkpoint), config.vocab_size, extension.parts)
-    size = config.vocab_size + len(extension.pieces)
+    extended = with_new_pieces(checkpoint, extension.parts)
     with files.staged(folder) as (staged,):
         files.make_directory(staged, "--output_dir")
         for name, content in (("spm.model", extension.model),
@@ -90,10 +76,9 @@ def main(argv):
                               ("new_pieces.tsv", extension.table)):
             files.write(os.path.join(staged, name), content)
         vocabulary.keep(staged, {
-            **(known or keeps), **vocabulary_of(os.path.join(staged, "spm.model")),
-            "size": size})
-        write_config(staged, config.replace(vocab_size=size))
-        write_tensors(tensors, os.path.join(staged, BEST_CHECKPOINT))
+            **record, **vocabulary_of(os.path.join(staged, "spm.model")),
+            "size": extended.config.vocab_size})
+        release.write(dataclasses.replace(extended, tokenizer=None), staged)
     logging.info(
         "Added %d pieces, such as %s. The text now has %d tokens instead of %d "
         "(%.1f %% fewer).", len(extension.pieces), ", ".join(extension.pieces[:5]),
@@ -103,23 +88,23 @@ def main(argv):
                  BEST_CHECKPOINT, CONFIG_FILE, folder)
 
 
-def _check_vocabulary(own: Optional[FullTokenizer], config: AlbertConfig
-                      ) -> dict[str, Any]:
-    """Raises InputError if --spm_model_file is not the model's vocabulary, by its record,
-    its own files or its size; returns how the model's tokenizer cleans text."""
+def _checked() -> tuple[Checkpoint, dict[str, Any]]:
+    """Returns the model, and the record of how its tokenizer cleans text. Raises
+    InputError if --spm_model_file is not its vocabulary, by its record, its own files or
+    its size."""
     path, init = FLAGS.spm_model_file, FLAGS.init_checkpoint
     tokenizer = FullTokenizer(spm_model_file=path)
-    tokenizer_files.check(tokenizer, config.vocab_size)
-    if known := vocabulary.kept_beside(init):
+    checkpoint = formats.read(init, FLAGS.albert_config_file)
+    own, known = checkpoint.tokenizer, vocabulary.kept_beside(
+        os.path.dirname(checkpoint.source))
+    if known:
         vocabulary.check(known, {**vocabulary_of(path), **tokenizer.keeps}, init)
-    if not own or known:
-        return tokenizer.keeps
-    if list(own.vocab) != list(tokenizer.vocab) or own.added:
+    elif own and (list(own.vocab) != list(tokenizer.vocab) or own.added):
         raise InputError(
             f"{path} does not have the tokens of {own.vocabulary_path}, by which the model in "
             f"{init} was made; give that model's SentencePiece model, if it has one "
             "without added tokens, or its checkpoint.")
-    return own.keeps
+    return tokenizer_files.fitted(checkpoint, tokenizer), known or (own or tokenizer).keeps
 
 
 if __name__ == "__main__":

@@ -136,8 +136,7 @@ HUGGING_FACE = {
 
 def test_a_config_of_hugging_face_is_read_as_it_is_meant():
     config = AlbertConfig.from_dict(HUGGING_FACE)
-    assert (config.hidden_act, config.layer_norm_eps, config.use_pooler) == (
-        "gelu", 1e-5, False)
+    assert (config.hidden_act, config.layer_norm_eps) == ("gelu", 1e-5)
     assert config.extra == {"huggingface": {"classifier_dropout_prob": 0.2}}
     assert AlbertConfig.from_dict(config.to_dict()) == config
     exact = AlbertConfig.from_dict({**HUGGING_FACE, "hidden_act": "gelu"})

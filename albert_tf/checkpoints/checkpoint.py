@@ -23,7 +23,7 @@ from albert_tf.config import CONFIG_FILE, AlbertConfig, refuse
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import Head
 from albert_tf.modeling.parameter_count import (
-    POOLER, PROJECTION, Shape, encoder_shapes)
+    POOLER, PROJECTION, WORDS, Shape, encoder_shapes)
 
 # The known heads: name → the module that defines it, and a variable that every
 # checkpoint with this head has. To add a head, add a line here.
@@ -46,8 +46,8 @@ PROBLEMS = REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
     "regression", "single_label_classification", "multi_label_classification")
 # If a text has any number of labels, it is given those from this probability on.
 LABEL_THRESHOLD = 0.5
-# The reason for dropping a tensor that a model with a different config would use.
-UNEXPECTED = "extra within the model's own names"
+# The variables with a row for each token.
+ROWS = (WORDS, "cls/predictions/output_bias")
 # Types whose numbers float32 represents exactly.
 TYPES = ("float32", "float16", "bfloat16")
 Group = Callable[[int, int, int], Optional[int]]  # layer, layers, groups → its group
@@ -64,11 +64,8 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)
     mismatched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → shapes
     new: list[str] = dataclasses.field(default_factory=list)  # ours, keep their values
-
-    @property
-    def unexpected(self) -> list[str]:
-        """The dropped tensors that a model with a different config would use."""
-        return [name for name, why in self.dropped.items() if why == UNEXPECTED]
+    # The dropped tensors that a model with a different config would use.
+    unexpected: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -194,6 +191,29 @@ def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Check
         problem_type=checkpoint.problem_type if "classification" in heads else "")
 
 
+def with_rows(checkpoint: Checkpoint, size: int,
+              change: Callable[[np.ndarray], np.ndarray]) -> Checkpoint:
+    """Returns the checkpoint with `size` tokens, and the rows of its tokens changed."""
+    def changed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.then(change, size, *tensor.shape[1:])
+                if name.startswith(ROWS) else tensor for name, tensor in tensors.items()}
+
+    return dataclasses.replace(
+        checkpoint, config=checkpoint.config.replace(vocab_size=size),
+        tensors=changed(checkpoint.tensors), slots=changed(checkpoint.slots))
+
+
+def with_new_pieces(checkpoint: Checkpoint, parts: Sequence[Sequence[int]]) -> Checkpoint:
+    """Returns the checkpoint for a vocabulary that was extended at its end. The row of a
+    new token is the mean of the rows of the tokens that its text was split into (`parts`:
+    their ids for each new token)."""
+    def extended(rows: np.ndarray) -> np.ndarray:
+        means = [rows[list(ids)].mean(axis=0, keepdims=True) for ids in parts]
+        return np.concatenate([rows, *means]).astype(rows.dtype)
+
+    return with_rows(checkpoint, checkpoint.config.vocab_size + len(parts), extended)
+
+
 def label_count(heads: Mapping[str, int]) -> int:
     """Returns the number of outputs that have labels, 0 if the heads have none."""
     return next((width for name, width in heads.items() if head_of(name).has_labels), 0)
@@ -302,7 +322,7 @@ def as_format(checkpoint: Checkpoint, name: str, projects: bool,
     is added if the format projects even then (`projects`), and removed if it does not.
     If the format `needs_pooler`, a missing one becomes zeros."""
     config, tensors = checkpoint.config, dict(checkpoint.tensors)
-    where, size = f"the format {name}", config.hidden_size
+    where, size = f"{checkpoint.source}: the format {name}", config.hidden_size
     if config.parameter_sharing == "none":
         config = config.replace(
             parameter_sharing="all", num_hidden_groups=config.num_hidden_layers)
@@ -329,18 +349,19 @@ def as_format(checkpoint: Checkpoint, name: str, projects: bool,
         elif (tensors.pop(kernel).read() != np.eye(size)).any() or (
                 tensors.pop(bias).read().any()):
             raise InputError(
-                f"{PROJECTION} is not an identity, but this format has no projection if "
-                f"embedding_size and hidden_size are both {size}; choose a different one.")
+                f"{where} has no projection if embedding_size and hidden_size are both "
+                f"{size}, but {PROJECTION} is not an identity; choose a different one.")
         config = config.replace(project_embeddings=projects)
     return dataclasses.replace(checkpoint, config=config, tensors=tensors)
 
 
-def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+def finite(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Returns tensors that raise InputError when read if they hold NaN or infinity."""
     advice = ("give a different checkpoint, or allow them with --allow_nan or "
               "allow_nan=True")
-    return {name: tensor.then(functools.partial(check_finite, source, name, advice))
-            for name, tensor in tensors.items()}
+    return {name: tensor.then(functools.partial(
+        check_finite, checkpoint.source, name, advice))
+            for name, tensor in checkpoint.tensors.items()}
 
 
 def check_finite(source: str, name: str, advice: str, value: np.ndarray) -> np.ndarray:

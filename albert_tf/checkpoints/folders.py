@@ -70,8 +70,8 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
     if best and has_best:
         return best_prefix
     latest = _latest(folder)
-    if latest and files.exists(f"{latest}.index"):
-        return latest
+    if f"{latest}.index" in names:
+        return os.path.join(folder, latest)
     if STATE_FILE not in names:
         indices = [*filter(_INDEX.fullmatch, names)]
         if len(indices) == 1:  # A run was killed before it listed its first checkpoint.
@@ -85,16 +85,15 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
 
 
 def _latest(folder: str) -> str:
-    """Returns the latest prefix of a folder's list, "" if it is damaged or missing."""
+    """Returns the name of the latest checkpoint in a folder's list, "" if it is damaged or
+    missing. The folder may have been moved since the list was written."""
     path = os.path.join(folder, STATE_FILE)
     if not files.exists(path) or files.is_folder(path):
         return ""
     with files.open_binary(path) as stream:
         found = re.search(
-            rb'^\s*model_checkpoint_path: *"(.+)"\s*$', stream.read(), re.M)
-    # The list escapes letters beyond ASCII byte by byte.
-    return os.path.join(folder, found[1].decode("unicode_escape", "replace").encode(
-        "latin-1", "replace").decode("utf-8", "replace")) if found else ""
+            rb'^\s*model_checkpoint_path: *"(?:.*/)?(.+)"\s*$', stream.read(), re.M)
+    return found[1].decode("utf-8", "replace") if found else ""
 
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:
@@ -108,10 +107,15 @@ def chosen_checkpoint(folder: str, resume_from: str) -> str:
 
 
 def folder_of(path: str) -> str:
-    """Returns the folder of a checkpoint, given its prefix, a file or the folder."""
-    if _SUFFIX.search(path) or files.exists(f"{path}.index"):
-        return os.path.dirname(path)
-    return path
+    """Returns the folder of a model, given it, a file in it or a checkpoint's prefix."""
+    return os.path.dirname(path) or "." if _SUFFIX.search(path) or files.exists(
+        f"{path}.index") else whole(path)
+
+
+def whole(path: str) -> str:
+    """Returns the folder if a path is one of several files that make up a model."""
+    is_part = path.endswith((".safetensors", ".bin", ".h5", ".json", ".pb"))
+    return os.path.dirname(path) or "." if is_part and files.exists(path) else path
 
 
 def find(path: str) -> Optional[str]:
@@ -126,9 +130,7 @@ def find(path: str) -> Optional[str]:
         return exported
     prefixes = [
         name.removesuffix(".index") for name in names if name.endswith(".index")]
-    # The folder may have been moved since the list was written.
-    for name in (BEST_CHECKPOINT, os.path.basename(_latest(path)),
-                 *(prefixes if len(prefixes) == 1 else ())):
+    for name in (BEST_CHECKPOINT, _latest(path), *(prefixes if len(prefixes) == 1 else ())):
         if name in prefixes:
             return os.path.join(path, name)
     if prefixes:

@@ -16,13 +16,11 @@ from typing import Any, Mapping, Optional, Sequence, Union
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, folders
-from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, TYPES, Checkpoint, Report, finite, head_of, some, without_heads)
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.labels import relabelled
-from albert_tf.checkpoints.vocabulary import (
-    ROWS, TASK_FILE, check_file, kept_beside, settings_in, task_settings)
+from albert_tf.checkpoints.vocabulary import TASK_FILE, settings_in, task_settings
 from albert_tf.config import AlbertConfig, NAMED, refuse
 from albert_tf.errors import InputError, reason_of
 from albert_tf.files import StrPath
@@ -74,14 +72,15 @@ def config_of(given: Config) -> Optional[AlbertConfig]:
 
 
 def read(path: str, config: Config = None, head: str = "",
-         vocabulary: Optional[FullTokenizer] = None) -> Checkpoint:
+         vocabulary: Optional[FullTokenizer] = None, allow_nan: bool = False) -> Checkpoint:
     """Reads the model that a path holds, in any format.
 
         read("albert-base-v2").tensors["bert/pooler/dense/bias"].read()
 
     `head`, one of ROOT_HEADS, names the head of `output_weights` in a TF1 checkpoint if
     the folder does not say it; default: classification. `vocabulary` is the tokenizer
-    for a folder that has none.
+    for a folder that has none. Unless `allow_nan`, NaN and infinity are an error when
+    they are read.
     """
     from albert_tf.checkpoints import tokenizer_files
 
@@ -100,37 +99,18 @@ def read(path: str, config: Config = None, head: str = "",
             "(config.json and model.weights.h5) or sentence-transformers (modules.json).")
     checkpoint = _module(name).read(where, config_of(config),
                                     *([head] if name == "release" else ()))
-    if vocabulary:
-        check_file(kept_beside(path), vocabulary.vocabulary_path, path)
-    tokenizer = vocabulary or checkpoint.tokenizer or tokenizer_files.find(
-        path if files.is_folder(path) else os.path.dirname(path))
+    folder = folders.folder_of(path)
+    tokenizer = tokenizer_files.find(folder, vocabulary or checkpoint.tokenizer)
     if tokenizer:
-        tokenizer_files.check(tokenizer, checkpoint.config.vocab_size)
-        checkpoint = _without_padding(checkpoint, tokenizer.vocab_size)
+        checkpoint = tokenizer_files.fitted(checkpoint, tokenizer)
     return dataclasses.replace(
-        checkpoint, tokenizer=tokenizer, settings=checkpoint.settings
-        or task_settings(folder_of_model(path)) or {})
-
-
-def _without_padding(checkpoint: Checkpoint, tokens: int) -> Checkpoint:
-    """Returns the checkpoint with word embeddings for these tokens alone."""
-    size = checkpoint.config.vocab_size
-    if tokens == size:
-        return checkpoint
-
-    def cut(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.then(lambda rows: rows[:tokens], tokens, *tensor.shape[1:])
-                if name.startswith(ROWS) else tensor for name, tensor in tensors.items()}
-
-    checkpoint.report.notes.append(
-        f"{size - tokens} of the {size} word embeddings are padding, and left out")
-    return dataclasses.replace(
-        checkpoint, config=checkpoint.config.replace(vocab_size=tokens),
-        tensors=cut(checkpoint.tensors), slots=cut(checkpoint.slots))
+        checkpoint, settings=checkpoint.settings or task_settings(folder),
+        tensors=checkpoint.tensors if allow_nan else finite(checkpoint))
 
 
 def _recognised(path: str) -> tuple[str, str]:
     """Returns the module that reads a path, or "", and the folder or prefix it reads."""
+    path = folders.whole(path)
     names = files.names_in(path)
     for name, *patterns in _FOLDERS:
         if all(any(map(re.compile(pattern).fullmatch, names)) for pattern in patterns):
@@ -145,20 +125,9 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"albert_tf.checkpoints.{name}")
 
 
-def _whole(path: str) -> str:
-    """Returns the folder if the path is one of several files of a model."""
-    is_part = path.endswith((".safetensors", ".bin", ".h5", ".json", ".pb"))
-    return os.path.dirname(path) or "." if is_part and files.exists(path) else path
-
-
-def folder_of_model(path: str) -> str:
-    """Returns the folder of a path that `read` accepts."""
-    return folders.folder_of(_whole(path)) or "."
-
-
 def is_foreign(path: str) -> bool:
     """Returns whether a path holds anything but a checkpoint with the original's names."""
-    path = _whole(os.fspath(path))
+    path = os.fspath(path)
     try:
         name, where = ("hub", path) if is_hub(path) else _recognised(path)
         return bool(name) and (name != "release" or _module(name).is_foreign(where))
@@ -175,13 +144,13 @@ def is_hub(path: str) -> bool:
 
 
 def located(path: StrPath) -> str:
-    """Returns a path's folder or checkpoint on this machine; fetches a hub's model."""
+    """Returns a model's path on this machine; fetches a hub's model."""
     path = files.expanded(path)
     if re.match("https?://", path) and not is_hub(path):
         raise InputError(f"{path}: fetching from this address is not supported; give "
                          "hf://OWNER/NAME or kaggle://HANDLE, or download the model.")
     if not is_hub(path):
-        return _whole(path)
+        return path
     try:
         if not path.startswith(HUGGING_FACE):
             import kagglehub
@@ -252,28 +221,22 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
     (files.check_in_tensorflow if format in ("tf1", "tf_models")
      else files.check_local)(output, "--output")
     files.check_new(output, "--output")
-    checkpoint = relabelled(read(input, config, head), labels)
+    checkpoint = relabelled(read(input, config, head, allow_nan=allow_nan), labels)
     if head and head not in checkpoint.heads:
         raise InputError(
             f"--head={head}: {input} has no such head (its heads: "
             f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
     if encoder_only:
         checkpoint = without_heads(checkpoint, "only the encoder is converted")
-    if not allow_nan:
-        checkpoint = dataclasses.replace(
-            checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
     notes = checkpoint.report.notes
-    try:
-        if checkpoint.sentence and format != "sentence_transformers":
-            notes.append("the pooling of token vectors into a sentence embedding "
-                         f"({checkpoint.sentence}) is not written")
-        if not checkpoint.tokenizer:
-            notes.append(
-                "no tokenizer is written, because the model's folder holds no "
-                "vocabulary; copy its spiece.model or vocab.txt there and convert again")
-        checkpoint = target.check(checkpoint)
-    except InputError as error:
-        raise InputError(f"{checkpoint.source}: {error}") from error
+    if checkpoint.sentence and format != "sentence_transformers":
+        notes.append("the pooling of token vectors into a sentence embedding "
+                     f"({checkpoint.sentence}) is not written")
+    if not checkpoint.tokenizer:
+        notes.append(
+            "no tokenizer is written, because the model's folder holds no "
+            "vocabulary; copy its spiece.model or vocab.txt there and convert again")
+    checkpoint = target.check(checkpoint)
     with files.staged(output) as (staged,):
         files.make_directory(staged, output)
         target.write(checkpoint, staged, **options)

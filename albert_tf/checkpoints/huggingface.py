@@ -43,9 +43,6 @@ _DEFAULTS = {"hidden_act": "gelu_new", "embedding_size": 128, "hidden_size": 409
 _NOT_KEPT = ("architectures", "model_type", "id2label", "label2id", "num_labels",
              "problem_type", "position_embedding_type", "torch_dtype", "dtype",
              "_name_or_path", "transformers_version", "auto_map", "quantization_config")
-# Hugging Face's architectures that have a pooler.
-_WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
-                "AlbertForSequenceClassification", "AlbertForMultipleChoice")
 
 
 def _group(layer: int, layers: int, groups: int) -> int:
@@ -64,7 +61,6 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "hidden_act": _ACTIVATIONS[values["hidden_act"]],
             # A projection from E to H is there in any case if they differ.
             "project_embeddings": config["embedding_size"] == config["hidden_size"],
-            "use_pooler": (_classes(values) or ["AlbertModel"])[0] in _WITH_POOLER,
             **({"huggingface": others} if others else {})}
 
 
@@ -137,8 +133,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             "." in name and not name.startswith(_PREFIX) for name in stored):
         stored = {name.partition(".")[2]: tensor for name, tensor in stored.items()}
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
-    if config is None:
-        config = AlbertConfig.from_json_file(path)
+    config = config or AlbertConfig.from_json_file(path)
     root = next((head for head in ROOT_HEADS if _CLASSES[head] in _classes(values)),
                 "classification" if f"{prefix}pooler.weight" in stored else
                 "token_classification")
@@ -274,8 +269,9 @@ def find_export(path: str) -> Optional[tuple[str, list[str]]]:
     return None
 
 
-def files_of_export(folder: str, graphs: Sequence[str]) -> list[str]:
-    """Returns the files of an export on which its answers depend."""
+def files_of_export(path: str) -> list[str]:
+    """Returns the files of an export on which its answers depend; none of others."""
+    folder, graphs = find_export(path) or ("", [])
     # A user's texts may be there, too. Large graphs have their weights in
     # model.onnx_data.
     return [*(os.path.join(folder, name) for name in files.names_in(folder)

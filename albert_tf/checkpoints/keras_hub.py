@@ -170,7 +170,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     if checkpoint.tokenizer and checkpoint.tokenizer.uses_sentencepiece:
         path = os.path.join(folder, tokenizer_files.KERAS_MODEL)
         files.make_directory(os.path.dirname(path), folder)
-        files.write(path, tokenizer_files.sentencepiece_model(checkpoint.tokenizer))
+        tokenizer_files.copy_sentencepiece(checkpoint.tokenizer, path)
         described["tokenizer.json"] = _described("AlbertTokenizer", {
             "config_file": "tokenizer.json", "proto": None, "sequence_length": None,
             "add_bos": False, "add_eos": False}, "int32")

@@ -40,11 +40,6 @@ def cleaned(label: str) -> str:
     return re.sub(r"^[\s\u200c\u200d]+|[\s\u200c\u200d]+$", "", _INVISIBLE.sub("", label))
 
 
-def is_clean(label: str) -> bool:
-    """Returns whether a label has no invisible characters."""
-    return cleaned(label) == label.strip()
-
-
 def shown(label: str) -> str:
     """Returns a label in quotes, with escapes for what cannot be seen."""
     return f"'{label}'" if label.isprintable() else ascii(label)

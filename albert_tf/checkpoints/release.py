@@ -8,7 +8,7 @@ has width H: a model with E = H whose word embeddings are the product of two mat
 import functools
 import os
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import numpy as np
 
@@ -70,9 +70,9 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
             raise InputError(f"{folder} is a SavedModel that export_model.py wrote; give "
                              "the model that was exported.")
     kind = "tf_hub" if is_module else "run" if objects else NAME
-    theirs = {name.removeprefix(_HUB_PREFIX): name for name in stored}
-    stored = {ours: stored[name] for ours, name in theirs.items()}
-    task = {} if is_module else vocabulary.task_settings(folder) or {}
+    begin = _HUB_PREFIX if any(name.startswith(_HUB_PREFIX) for name in stored) else ""
+    name_of = begin.__add__
+    task = {} if is_module else vocabulary.task_settings(folder)
     # The config is beside it, of any name if there is only one.
     place = os.path.join(folder, "assets") if is_module else folder
     named = [name for name in files.names_in(place)
@@ -82,31 +82,27 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     for where in (os.path.join(place, name) for name in named):
         values = text_files.read_object(where)
         config = config or AlbertConfig.from_json_file(where)
-    config = config or published(prefix, sizes_in(stored, SIZES))
+    config = config or published(prefix, sizes_in(stored, SIZES, name_of))
     if any(name.startswith(_ZH_LAYER) for name in stored):
         config, stored = _from_zh(prefix, stored, config)
     settings = {**values, **task}
     config, heads = with_heads(config, stored, head or (
         settings.get("head") if settings.get("head") in ROOT_HEADS else
-        "multiple_choice" if settings.get("task") == "race" else ""))
+        "multiple_choice" if settings.get("task") == "race" else ""), name_of)
     step = stored.get("global_step", stored.get("iteration"))
-    checkpoint = matched(
-        kind, prefix, config, heads,
-        rows_of(config, heads, str), stored, _DROPPED, "bert/",
-        **outputs_of(settings, heads, folder), settings=task,
+    return matched(
+        kind, prefix, config, heads, rows_of(config, heads, name_of), stored, _DROPPED,
+        f"{begin}bert/", **outputs_of(settings, heads, folder), settings=task,
         slots={name: tensor for name, tensor in stored.items()
                if name.endswith(("/adam_m", "/adam_v"))},
         step=int(step.read()) if step else 0)
-    matches = checkpoint.report.matched
-    matches |= {name: theirs.get(name, name) for name in matches}
-    return checkpoint
 
 
-def sizes_in(stored: Mapping[str, Tensor], axes: Mapping[str, tuple[str, int]]
-             ) -> dict[str, int]:
+def sizes_in(stored: Mapping[str, Tensor], axes: Mapping[str, tuple[str, int]],
+             name_of: Callable[[str], str]) -> dict[str, int]:
     """Returns the sizes that tensors tell, or 0, by `axes`: size → tensor and axis."""
-    return {field: (*(stored[name].shape[axis:] if name in stored else ()), 0)[0]
-            for field, (name, axis) in axes.items()}
+    return {field: (*(stored[name_of(ours)].shape[axis:] if name_of(ours) in stored
+                      else ()), 0)[0] for field, (ours, axis) in axes.items()}
 
 
 def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:

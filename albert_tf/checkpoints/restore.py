@@ -17,7 +17,7 @@ from albert_tf.checkpoints import (
     bundle, formats, labels as label_names, vocabulary)
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, UNEXPECTED, check_finite, finite, head_of, some)
+    Checkpoint, Report, check_finite, head_of, some)
 from albert_tf.checkpoints.folders import (
     find_checkpoint, folder_of, write_tensors)
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
@@ -60,7 +60,7 @@ class Loaded(Checkpoint):
 def load(path: str, config: formats.Config = None, head: str = "",
          allow_nan: bool = False, vocabulary: Optional[FullTokenizer] = None) -> Loaded:
     """Loads the model in a folder as serving.predict.load, whose model can also answer."""
-    checkpoint = formats.read(path, config, head, vocabulary)
+    checkpoint = formats.read(path, config, head, vocabulary, allow_nan)
     # A model from elsewhere may have been trained with answers in padding.
     options = {"mask_padding": bool(checkpoint.settings),
                "problem_type": checkpoint.problem_type,
@@ -70,10 +70,8 @@ def load(path: str, config: formats.Config = None, head: str = "",
              for name, width in checkpoint.heads.items()]
     model = (AlbertWithHeads(checkpoint.config, heads) if heads
              else AlbertModel(checkpoint.config))
-    tensors = checkpoint.tensors if allow_nan else finite(
-        checkpoint.tensors, checkpoint.source)
     for name, variable in _variables(model).items():
-        variable.assign(tensors[name].read())
+        variable.assign(checkpoint.tensors[name].read())
     return Loaded(**vars(checkpoint), model=model)
 
 
@@ -130,9 +128,9 @@ def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = Fals
     path = os.fspath(path)
     if formats.is_foreign(path):
         try:
-            checkpoint = formats.read(path)
+            checkpoint = formats.read(path, allow_nan=True)  # They are checked below.
         except InputError:  # Some formats do not hold the config.
-            checkpoint = formats.read(path, model.config)
+            checkpoint = formats.read(path, model.config, allow_nan=True)
         for line in checkpoint.report.summary().splitlines():
             logging.info("%s", line)
         if differing := _differing(checkpoint.config, model.config, COMPUTING):
@@ -144,7 +142,7 @@ def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = Fals
         # A run has its labels in task.json, a conversion in the config.
         folder = folder_of(source)
         theirs = {**vocabulary.settings_in(os.path.join(folder, CONFIG_FILE)),
-                  **(vocabulary.task_settings(folder) or {})}.get("labels") or ()
+                  **vocabulary.task_settings(folder)}.get("labels") or ()
     stored = label_names.ordered(labels, theirs, stored, source)
     # Hugging Face's masked language models have no pooler, which a task's head may need.
     lacks_pooler = may_be_new("output_weights") and not any(
@@ -179,7 +177,10 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
         # Other groups are left out on purpose; heads that the model lacks are harmless.
         is_harmless = (name.split("/")[0] not in scopes or _OPTIMIZER_STATE.search(name)
                        or init_from_group0 and _GROUP.match(name))
-        report.dropped[name] = "not used by this model" if is_harmless else UNEXPECTED
+        report.dropped[name] = "not used by this model"
+        if not is_harmless:
+            report.dropped[name] = "extra within the model's own names"
+            report.unexpected.append(name)
     if not report.matched:
         raise InputError(
             f"{source}: none of its {len(stored)} tensors has the name and shape of a "

@@ -23,12 +23,12 @@ from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import POOLER
-from albert_tf.tokenization import hf_tokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 NAME = "sentence_transformers"
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
+_LENGTH = "sentence_bert_config.json"
 # Kinds of pooling → their names in older files, in the order of concatenation.
 _MODES = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens",
           "mean": "pooling_mode_mean_tokens",
@@ -83,7 +83,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             raise InputError(f"{path}: the default prompt '{name}' is not supported; put "
                              "it before each text, and set default_prompt_name to null.")
     checkpoint = without_heads(huggingface.read(where, config), _ENCODER_ONLY)
-    sentence, flags, tokenizer = described(folder, checkpoint.config)
+    sentence, settings, tokenizer = described(folder, checkpoint.config)
     path = os.path.join(where, "tokenizer.json")
     known = {token.content for token in tokenizer.added} if tokenizer else ()
     if symbols := [
@@ -97,12 +97,12 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         logging.warning("%s.", checkpoint.report.notes[-1])
     return dataclasses.replace(
         checkpoint, format=NAME, tokenizer=tokenizer, sentence=sentence,
-        settings={"flags": flags} if flags else {})
+        settings=settings)
 
 
 def described(folder: str, config: AlbertConfig
-              ) -> tuple[Sentence, dict[str, int], Optional[FullTokenizer]]:
-    """Returns how token vectors are pooled, flags with the length, and the tokenizer."""
+              ) -> tuple[Sentence, dict[str, Any], Optional[FullTokenizer]]:
+    """Returns how token vectors are pooled, settings with the length, and the tokenizer."""
     (_, where), (_, path), *places = [
         (kind, os.path.join(folder, name)) for kind, name in _modules(folder)]
     width, layers = config.hidden_size, []
@@ -120,24 +120,20 @@ def described(folder: str, config: AlbertConfig
             width = layers[-1].kernel.shape[1]
         elif kind == "Normalize":
             layers.append(Normalize())
-    names = [name for name in files.names_in(where)
-             if re.fullmatch(r"sentence_[\w-]+_config\.json", name)]
-    settings = text_files.read_object(os.path.join(where, names[0])) if names else {}
-    longest, flags = settings.get("max_seq_length") or settings_in(os.path.join(
-        where, "tokenizer_config.json")).get("model_max_length"), {}
+    path = os.path.join(where, next((
+        name for name in files.names_in(where)
+        if re.fullmatch(r"sentence_[\w-]+_config\.json", name)), _LENGTH))
+    values, settings = settings_in(path), {}
+    longest = values.get("max_seq_length") or settings_in(os.path.join(
+        where, "tokenizer_config.json")).get("model_max_length")
     if longest is not None:
         with reading(where, binary=True):
-            flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
+            settings["flags"] = {"max_seq_length": int(
+                min(longest, config.max_position_embeddings))}
     tokenizer = tokenizer_files.find(where)
-    if tokenizer and settings.get("do_lower_case") is True and (
-            not tokenizer.do_lower_case):
-        # Text is converted to lower case first, and its accents are as without that.
-        path, word_piece = tokenizer.vocabulary_path, not tokenizer.uses_sentencepiece
-        strips = tokenizer.strip_accents and (
-            not word_piece or tokenizer.rules.strips_cased or hf_tokenizer.is_file(path))
-        tokenizer = FullTokenizer(
-            path, True, None if word_piece else path, strips, tokenizer.rules)
-    return Sentence(pooling, tuple(layers)), flags, tokenizer
+    if tokenizer and not tokenizer.do_lower_case:
+        refuse(values, path, do_lower_case=(None, False))
+    return Sentence(pooling, tuple(layers)), settings, tokenizer
 
 
 def _modules(folder: str) -> list[tuple[str, str]]:
@@ -233,8 +229,7 @@ def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: s
                 "idx": i, "name": str(i), "path": name, "type": "sentence_transformers."
                 f"models.{name.partition('_')[2] or 'Transformer'}"}
                 for i, name in enumerate(["", *modules])]),
-            ("sentence_bert_config.json", {
-                "max_seq_length": max_seq_length, "do_lower_case": False}),
+            (_LENGTH, {"max_seq_length": max_seq_length, "do_lower_case": False}),
             (_PROMPTS, {"prompts": {}, "default_prompt_name": None,
                         "similarity_fn_name": "cosine"})):
         text_files.write_json(os.path.join(folder, name), value)

@@ -29,18 +29,12 @@ def read_safetensors(path: str) -> dict[str, Tensor]:
     import safetensors
 
     files.check_local(path)
-    # Mapped into memory, each page that was read would count as memory in use.
-    opened = functools.partial(
-        safetensors.safe_open, path, framework="np", backend="pread")
-
-    def read_tensor(name: str) -> np.ndarray:
-        with opened() as stream:
-            return stream.get_tensor(name)
-
-    with reading(path, binary=True), opened() as stream:
+    with reading(path, binary=True):
+        # Mapped into memory, each page that was read would count as memory in use.
+        stream = safetensors.safe_open(path, framework="np", backend="pread")
         slices = {name: stream.get_slice(name) for name in stream.keys()}
         return {name: in_file(
-            path, part.get_shape(), functools.partial(read_tensor, name),
+            path, part.get_shape(), functools.partial(stream.get_tensor, name),
             _SAFETENSORS_TYPES.get(part.get_dtype(), part.get_dtype()))
                 for name, part in slices.items()}
 
@@ -65,27 +59,24 @@ def read_h5(path: str) -> dict[str, Tensor]:
     import h5py
 
     files.check_local(path)
-    tensors: dict[str, Tensor] = {}
 
-    def visit(name: str, item: Any) -> None:
-        if not isinstance(item, h5py.Dataset):
-            return
-        # Keras writes bfloat16 as two bytes without a type, and an attribute says so.
-        dtype = item.attrs.get("dtype")
-        dtype = dtype if dtype == "bfloat16" else item.dtype.name
+    # Keras writes bfloat16 as two bytes without a type, and an attribute says so.
+    def type_of(item: Any) -> np.dtype:
+        return np.dtype(ml_dtypes.bfloat16) if item.attrs.get("dtype") == "bfloat16" else (
+            item.dtype)
 
-        def read_tensor() -> np.ndarray:
-            with h5py.File(path, "r") as stream:
-                array = np.asarray(stream[name])
-                return array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array
-
-        # Early versions of Keras 3 have a different name for the first part.
-        key = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
-        tensors[key] = in_file(path, item.shape or (), read_tensor, dtype)
+    def read_tensor(name: str) -> np.ndarray:
+        with h5py.File(path, "r") as stream:
+            return np.asarray(stream[name]).view(type_of(stream[name]))
 
     with reading(path, binary=True), h5py.File(path, "r") as stream:
-        stream.visititems(visit)
-    return tensors
+        names: list[str] = []
+        stream.visit(names.append)
+        # Early versions of Keras 3 have a different name for the first part.
+        return {name.replace("_layer_checkpoint_dependencies/", "layers/", 1): in_file(
+            path, stream[name].shape or (), functools.partial(read_tensor, name),
+            type_of(stream[name]).name)
+                for name in names if isinstance(stream[name], h5py.Dataset)}
 
 
 def write_h5(path: str, tensors: Mapping[str, Tensor]) -> None:

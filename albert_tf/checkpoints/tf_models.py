@@ -54,8 +54,7 @@ def name_of(ours: str) -> str:
 
 # Size → the tensor and its axis that tell it. Layers share their weights, therefore
 # only a SavedModel tells their number.
-_SIZES = {size: (name_of(ours), axis) for size, (ours, axis) in {
-    **SIZES, "num_attention_heads": (SIZES["hidden_size"][0], 1)}.items()}
+_SIZES = {**SIZES, "num_attention_heads": (SIZES["hidden_size"][0], 1)}
 
 
 def _rows(config: AlbertConfig, heads: Mapping[str, int]) -> list[Row]:
@@ -69,7 +68,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if config is None and files.exists(beside):
         config = AlbertConfig.from_json_file(beside)
     if config is None:
-        sizes, layers = sizes_in(stored, _SIZES), _count_layers(prefix)
+        sizes, layers = sizes_in(stored, _SIZES, name_of), _count_layers(prefix)
         config = (AlbertConfig(**sizes, num_hidden_layers=layers) if layers
                   else published(prefix, sizes))
     refuse(vars(config), prefix, parameter_sharing=("all",), **_ONE_BLOCK)

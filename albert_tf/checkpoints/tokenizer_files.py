@@ -1,5 +1,6 @@
 """Finds and writes the tokenizer beside a checkpoint, in each format's files."""
 
+import dataclasses
 import json
 import os
 import re
@@ -9,6 +10,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
+from albert_tf.checkpoints.checkpoint import Checkpoint, with_rows
 from albert_tf.config import refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import hf_tokenizer
@@ -42,30 +44,21 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 _SPM = "spiece.model"
 
 
-def find(folder: str) -> Optional[FullTokenizer]:
-    """Returns the tokenizer in a folder of any format, or None."""
-    if not files.is_folder(folder):
-        return None
-    task = vocabulary.task_settings(folder) or {}
-    stored = vocabulary.kept_beside(folder)
-    path = os.path.join(folder, str(stored.get("file")))
-    if files.exists(path) and {"vocabulary", "kind"} & {*task, *stored}:
-        vocabulary.check_file(stored, path, folder)  # A model that was trained here.
-        stored = {**task.get("flags", {}), "kind": "WordPiece" if task.get(
-            "vocabulary_flag") == "vocab_file" else "", **stored}
-        return FullTokenizer(
-            path, stored.get("do_lower_case", True),
-            None if stored["kind"] == "WordPiece" else path, stored.get("strip_accents"),
-            Rules.of(stored.get("rules", {}), os.path.join(
-                folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)))
-    if found := _in_files(folder):
-        vocabulary.check_file(stored, found.vocabulary_path, folder)
+def find(folder: str, given: Optional[FullTokenizer] = None) -> Optional[FullTokenizer]:
+    """Returns the tokenizer of the model in a folder, or None: the one that is `given`, or
+    that of a model which was trained here, by its record, else tokenizer.json, which is
+    taken for the spiece.model beside it if the two do the same, else one of _PLACES."""
+    record = vocabulary.kept_beside(folder)
+    path = os.path.join(folder, str(record.get("file")))
+    where = os.path.join(folder, f"{vocabulary.TASK_FILE} or {vocabulary.VOCABULARY_FILE}")
+    found = given or (_plain(path, record.get("kind") == "WordPiece", record, where)
+                      if files.exists(path) else _in_files(folder, record))
+    if found:
+        vocabulary.check_file(record, found.vocabulary_path, folder)
     return found
 
 
-def _in_files(folder: str) -> Optional[FullTokenizer]:
-    """Returns the tokenizer in a folder without records of it: tokenizer.json, which is
-    taken for the spiece.model beside it if the two do the same, else one of _PLACES."""
+def _in_files(folder: str, record: Mapping[str, Any]) -> Optional[FullTokenizer]:
     names = files.names_in(folder)
     where, path = (os.path.join(folder, name) for name in (_CONFIG, _JSON))
     config = vocabulary.settings_in(where)
@@ -75,12 +68,13 @@ def _in_files(folder: str) -> Optional[FullTokenizer]:
     added = _added(folder)
     # keras-hub has a file of the same name, which describes a Keras object.
     if _JSON in names and "class_name" not in text_files.read_object(path):
-        return _in_json(path, _SPM in names, added)
+        return _in_json(path, added)
     for inner, pattern, word_piece in _PLACES:
         place = os.path.join(folder, inner) if inner else folder
         matches = [*filter(re.compile(pattern).fullmatch, files.names_in(place))]
         if len(matches) == 1 and _CLASSES[kind] in (None, word_piece):
-            return _plain(os.path.join(place, matches[0]), word_piece, config, added)
+            return _plain(os.path.join(place, matches[0]), word_piece,
+                          {**record, **config}, where, added)
     return None
 
 
@@ -105,23 +99,23 @@ def _added(folder: str) -> list[AddedToken]:
     return [token for token in found if token.content not in special]
 
 
-def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
-           added: Sequence[AddedToken]) -> FullTokenizer:
-    """Returns a vocabulary's tokenizer by a tokenizer_config.json, ours or another's."""
-    lower = config.get("do_lower_case", True) is not False
-    settings = {**vocabulary.kept_beside(os.path.dirname(path) or "."), **config}
-    strips, rules = settings.get("strip_accents"), Rules.of(settings.get("rules", {}), path)
+def _plain(path: str, word_piece: bool, config: Mapping[str, Any], where: str,
+           added: Sequence[AddedToken] = ()) -> FullTokenizer:
+    """Returns a vocabulary's tokenizer by `config`, which is from the file `where`: our
+    record of it, or a tokenizer_config.json, ours or another's."""
+    lower, strips = config.get("do_lower_case", True), config.get("strip_accents")
+    rules = Rules.of(config.get("rules", {}), where)
     if "tokenizer_class" in config and "rules" not in config:
         if word_piece:
             rules = Rules(
                 split_chinese=config.get("tokenize_chinese_chars") is not False,
-                strips_cased=strips is True and not lower, max_word_chars=100)
+                strips_cased=strips is True and lower is False, max_word_chars=100)
         else:
             strips = config.get("keep_accents") is not True
             rules = Rules(quotes=True, all_marks=strips)
             added = [*added, *(AddedToken(symbol, normalized=False, special=False)
                                for symbol in _symbols(path))]
-    given = path, lower, None if word_piece else path, strips
+    given = path, lower is not False, None if word_piece else path, strips
     tokenizer = FullTokenizer(*given, rules)
     if "rules" in config or not added:
         return tokenizer
@@ -143,7 +137,7 @@ def _beyond(tokenizer: FullTokenizer, added: Iterable[AddedToken]) -> list[Added
             or tokenizer.prepare(token.content) != token.content]
 
 
-def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> FullTokenizer:
+def _in_json(path: str, added: Sequence[AddedToken]) -> FullTokenizer:
     """Returns a tokenizer.json's tokenizer, or an equal one by the spiece.model beside."""
     own = {token["content"] for token in hf_tokenizer.read_json(path)[0]["added_tokens"]}
     tokenizer = FullTokenizer(path, rules=Rules(added=tuple(
@@ -151,7 +145,7 @@ def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> FullTok
     other = os.path.join(os.path.dirname(path), _SPM)
     if not tokenizer.uses_sentencepiece:
         return tokenizer
-    if not has_plain:
+    if not files.exists(other):
         logging.warning(
             "%s splits text as Hugging Face does, which can differ from Google's code. If "
             "the model was made with that code, save its SentencePiece model as %s.",
@@ -190,16 +184,26 @@ def check(tokenizer: FullTokenizer, vocab_size: int) -> None:
             padding, vocab_size)
 
 
-def sentencepiece_model(tokenizer: FullTokenizer) -> bytes:
-    """Returns the content of a SentencePiece model without added tokens."""
-    path = tokenizer.vocabulary_path
+def fitted(checkpoint: Checkpoint, tokenizer: FullTokenizer) -> Checkpoint:
+    """Returns the checkpoint with a tokenizer, without word embeddings that are padding.
+    Raises InputError unless there are as many tokens as others (`check`)."""
+    tokens, size = tokenizer.vocab_size, checkpoint.config.vocab_size
+    check(tokenizer, size)
+    if tokens < size:
+        checkpoint.report.notes.append(
+            f"{size - tokens} of the {size} word embeddings are padding, and left out")
+        checkpoint = with_rows(checkpoint, tokens, lambda rows: rows[:tokens])
+    return dataclasses.replace(checkpoint, tokenizer=tokenizer)
+
+
+def copy_sentencepiece(tokenizer: FullTokenizer, path: str) -> None:
+    """Copies a SentencePiece model without added tokens to `path`."""
     if tokenizer.added:
         raise InputError(
-            f"{path}: this format cannot hold added tokens such as "
+            f"{tokenizer.vocabulary_path}: this format cannot hold added tokens such as "
             f"{tokenizer.added[0].content!r:.40}; give another one, such as hf.")
-    load(path)  # Raises InputError if it is none.
-    with files.open_binary(path) as stream:
-        return stream.read()
+    load(tokenizer.vocabulary_path)  # Raises InputError if it is none.
+    files.copy(tokenizer.vocabulary_path, path)
 
 
 def write_plain(tokenizer: FullTokenizer, folder: str) -> None:

@@ -5,8 +5,6 @@ different one, which its SHA-256 tells, a model gives meaningless numbers, but n
 import os
 from typing import Any, Mapping, Optional, Sequence
 
-import numpy as np
-
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
 from albert_tf.config import refuse
@@ -50,15 +48,19 @@ def file_of(vocabulary: Mapping[str, Any], places: Sequence[str]) -> Optional[st
 def kept_beside(checkpoint: str) -> dict[str, Any]:
     """Returns the vocabulary recorded beside a checkpoint or in a folder, or {}."""
     folder = folder_of(checkpoint)
-    task = task_settings(folder) or {}
-    return task.get("vocabulary") or settings_in(os.path.join(folder, VOCABULARY_FILE))
+    task = task_settings(folder)
+    if "vocabulary" not in task:
+        return settings_in(os.path.join(folder, VOCABULARY_FILE))
+    return {"kind": "WordPiece" if task.get("vocabulary_flag") == "vocab_file" else "",
+            "do_lower_case": task.get("flags", {}).get("do_lower_case", True),
+            **task["vocabulary"]}
 
 
-def task_settings(folder: str) -> Optional[dict[str, Any]]:
-    """Returns the settings of a fine-tuned model or what was made of it, or None."""
+def task_settings(folder: str) -> dict[str, Any]:
+    """Returns the settings of a fine-tuned model or what was made of it, or {}."""
     task = settings_in(path := os.path.join(folder, TASK_FILE))
-    if not task or "class_name" in task:  # keras-hub's file of the same name.
-        return None
+    if "class_name" in task:  # keras-hub's file of the same name.
+        return {}
     check_settings(task, path)
     return task
 
@@ -113,27 +115,3 @@ def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
     """Raises InputError if the model in `folder` has a different vocabulary."""
     if holds_checkpoint(folder) and (recorded := kept_beside(folder)):
         check(recorded, vocabulary, folder)
-
-
-# The variables with a row for each token.
-ROWS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
-
-
-def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
-                    parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """Returns a model's tensors for a vocabulary that was extended at its end, without
-    the optimizer's state. The row of a new token is the mean of the rows of the tokens
-    that its text was split into (`parts`: their ids for each new token)."""
-    def extended(name, rows):
-        if len(rows) != vocab_size:
-            raise InputError(
-                f"the checkpoint's {name} has {len(rows)} rows, but the config's "
-                f"vocab_size is {vocab_size}; give the config of that model.")
-        means = [rows[list(ids)].mean(axis=0, keepdims=True) for ids in parts]
-        return np.concatenate([rows, *means]).astype(rows.dtype)
-
-    if ROWS[0] not in tensors:
-        raise InputError(f"the checkpoint holds no {ROWS[0]}; give one of an ALBERT.")
-    return {name: extended(name, tensor) if name in ROWS else tensor
-            for name, tensor in tensors.items()
-            if not name.endswith(("/adam_m", "/adam_v")) and name != "global_step"}

@@ -164,7 +164,7 @@ def _use_kept_task(command: Command) -> None:
     """Sets the options that define the task from output_dir's task.json unless they are
     given."""
     values, folder = command.values, command.values.output_dir
-    task = (holds_checkpoint(folder) and vocabulary.task_settings(folder)) or {}
+    task = vocabulary.task_settings(folder) if holds_checkpoint(folder) else {}
     take(values, (each for each in options_in(values)
                   if each.kept and command.keeps(each.name)), task.get("flags", {}))
     if "vocabulary" in task and not (values.vocab_file or values.spm_model_file):

@@ -191,8 +191,8 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
 def check_output_dir(values: Values) -> None:
     """Raises InputError if training would overwrite the model that it starts from."""
     init = values.init_checkpoint
-    if init and values.do_train and os.path.realpath(
-            formats.folder_of_model(init)) == os.path.realpath(values.output_dir):
+    if init and values.do_train and os.path.realpath(folder_of(init)) == (
+            os.path.realpath(values.output_dir)):
         raise InputError(
             f"--output_dir={values.output_dir} is the folder of --init_checkpoint, whose "
             "files the run would overwrite; give a new folder, or only --output_dir to "
@@ -284,9 +284,8 @@ def model_files() -> list[str]:
     from albert_tf.checkpoints import huggingface
 
     path = formats.located(flags.FLAGS.model)
-    if export := huggingface.find_export(path):
-        return huggingface.files_of_export(*export)
-    return formats.read(path, vocabulary=vocabulary()).files()
+    return huggingface.files_of_export(path) or formats.read(
+        path, vocabulary=vocabulary()).files()
 
 
 def load_model():

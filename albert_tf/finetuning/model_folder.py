@@ -31,7 +31,7 @@ def check(folder: str, settings: Mapping[str, Any], training: bool) -> None:
     evaluated on a different task with the same labels, and a run that saved no checkpoint
     does not claim the folder."""
     before, has_model = vocabulary.task_settings(folder), holds_checkpoint(folder)
-    if before is None and has_model and training:
+    if not before and has_model and training:
         raise InputError(
             f"{folder} has a model that was not fine-tuned there. To start from it, give "
             f"--init_checkpoint={folder} and a different --output_dir.")

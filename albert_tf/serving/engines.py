@@ -22,6 +22,7 @@ from absl import logging
 import albert_tf
 from albert_tf import files
 from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.folders import folder_of
 from albert_tf.checkpoints.sentence_transformers import Dense
 from albert_tf.config import refuse
 from albert_tf.errors import InputError
@@ -77,7 +78,7 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
         if unless:
             return _say(f"TensorFlow, because {unless}")
     title, form = _ENGINES[name]
-    folder = os.path.join(formats.folder_of_model(formats.located(path)), "engines")
+    folder = os.path.join(folder_of(formats.located(path)), "engines")
     file = os.path.join(folder, f"{task}-{digest_of(model, task)}.onnx")
     is_kept = files.exists(file)
     if is_auto and not is_kept and not export:

@@ -19,7 +19,7 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints import checkpoint, formats, huggingface, restore
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
-from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE, folder_of
 from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
@@ -230,7 +230,7 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
     else:
         loaded = restore.load(path, config, head, allow_nan, vocabulary)
         threshold = settings_in(os.path.join(
-            formats.folder_of_model(path), NULL_THRESHOLD_FILE)).get(NULL_THRESHOLD)
+            folder_of(path), NULL_THRESHOLD_FILE)).get(NULL_THRESHOLD)
         model = Model(**vars(loaded), threshold=float(threshold) if isinstance(
             threshold, (int, float)) else 0.0)
     if engine != engines.TENSORFLOW:

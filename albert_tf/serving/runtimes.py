@@ -61,10 +61,10 @@ def read(path: str, given: Optional[FullTokenizer] = None) -> dict[str, Any]:
         heads = huggingface.heads_of_outputs(values, engine.outputs, engine.path)
         for head, width in heads.items():
             engine.task = head_of(head, width).task
-    flags, sentence, tokenizer = {}, None, None
+    settings, sentence, tokenizer = {}, None, None
     if (is_own or not heads) and files.exists(
             os.path.join(folder, sentence_transformers.MODULES)):
-        sentence, flags, tokenizer = sentence_transformers.described(folder, config)
+        sentence, settings, tokenizer = sentence_transformers.described(folder, config)
     answering = {head: width for head, width in heads.items()
                  if head_of(head, width).task == engine.task}
     labels: Sequence[Any] = ()
@@ -73,15 +73,15 @@ def read(path: str, given: Optional[FullTokenizer] = None) -> dict[str, Any]:
         labels = [line for _, line in text_files.read_lines(listed)]
     elif not is_own or "id2label" in values:
         labels = huggingface.labels_of(values, answering, where)
-    tokenizer = given or tokenizer or tokenizer_files.find(folder)
+    tokenizer = tokenizer_files.find(folder, given or tokenizer)
     if tokenizer:
         tokenizer_files.check(tokenizer, config.vocab_size)
     return {
         "tensors": {}, "report": Report(folder), "format": form, "config": config,
         "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
-        "settings": vocabulary.task_settings(folder) or {"flags": flags},
-        "tokenizer": tokenizer, **outputs_of(
-            {**(stored if is_own else values), "labels": labels}, answering, where)}
+        "settings": vocabulary.task_settings(folder) or settings, "tokenizer": tokenizer,
+        **outputs_of({**(stored if is_own else values), "labels": labels}, answering,
+                     where)}
 
 
 class Engine:

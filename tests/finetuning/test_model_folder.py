@@ -34,7 +34,7 @@ def with_model(folder):
 
 
 def test_task_is_read_as_it_was_kept(folder, vocabulary):
-    assert model_vocabulary.task_settings(str(folder)) is None
+    assert model_vocabulary.task_settings(str(folder)) == {}
     keep(folder, vocabulary, labels=["好", "坏"])
     kept = model_vocabulary.task_settings(str(folder))
     assert kept["labels"] == ["好", "坏"] and kept["flags"] == {"max_seq_length": 8}
@@ -129,8 +129,9 @@ def test_vocabulary_is_found_from_a_folder_and_from_its_checkpoints(folder):
 def test_task_goes_before_the_vocabulary_of_pretraining(folder, vocabulary):
     keep(folder, vocabulary)
     model_vocabulary.keep(str(folder), {"file": "old", "sha256": "12"})
-    assert model_vocabulary.kept_beside(str(folder)) == (
-        tokenizer.vocabulary_of(str(vocabulary)))
+    assert model_vocabulary.kept_beside(str(folder)) == {
+        **tokenizer.vocabulary_of(str(vocabulary)), "kind": "WordPiece",
+        "do_lower_case": True}
 
 
 def test_vocabulary_without_a_digest_is_not_compared(vocabulary):

@@ -94,7 +94,8 @@ def test_beside_a_sentencepiece_model(files, tmp_path):
         assert os.path.exists(f"{folder}/spiece.model")
         assert loaded(folder).encode("A[E1]Q(q") == found.encode("A[E1]Q(q")
     with pytest.raises(InputError, match=r"hold added tokens such as '\[E1\]'"):
-        tokenizer_files.sentencepiece_model(tokenizer_files.find(str(tmp_path)))
+        tokenizer_files.copy_sentencepiece(
+            tokenizer_files.find(str(tmp_path)), str(tmp_path / "copy"))
     with pytest.raises(InputError, match=r"beside it add q\).* 34 word embeddings"):
         tokenizer_files.check(tokenizer_files.find(str(tmp_path)), 34)
 

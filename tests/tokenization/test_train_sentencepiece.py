@@ -17,6 +17,8 @@ import pytest
 import sentencepiece
 
 from albert_tf.checkpoints import tokenizer_files, vocabulary
+from albert_tf.checkpoints.checkpoint import shapes_of
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.tokenization import train_sentencepiece
@@ -228,22 +230,25 @@ def test_only_words_that_the_old_vocabulary_cuts_up_give_pieces(folder):
         extend(str(folder / "old.model"), whole, OPTIONS)
 
 
+EXTENDED = AlbertConfig(
+    vocab_size=80, embedding_size=4, hidden_size=4, num_hidden_layers=1,
+    num_attention_heads=1, intermediate_size=4)
+
+
 @pytest.fixture(scope="module", name="extended")
 def _extended(folder):
-    from albert_tf.checkpoints.folders import write_tensors
-    from albert_tf.config import AlbertConfig
+    from albert_tf.checkpoints.bundle import Tensor
+    from tests.checkpoints.test_convert import checkpoint, write_release
 
+    (folder / "model").mkdir()
+    model = checkpoint(EXTENDED, {"masked_lm": 1})
     rows = np.arange(80 * 4, dtype=np.float32).reshape(80, 4)
-    write_tensors({"bert/embeddings/word_embeddings": rows,
-                   "bert/embeddings/word_embeddings/adam_m": rows,
-                   "cls/predictions/output_bias": rows[:, 0],
-                   "bert/pooler/dense/bias": np.ones(4, np.float32),
-                   "global_step": np.int64(7)}, str(folder / "model/model.ckpt-best"))
+    model.tensors.update({"bert/embeddings/word_embeddings": Tensor.of(rows),
+                          "cls/predictions/output_bias": Tensor.of(rows[:, 0])})
+    write_release(model, str(folder / "model"), optimizer_state=True)
     (folder / "full").mkdir()
     (folder / "full" / "mine.txt").touch()
-    (folder / "config.json").write_text(AlbertConfig(
-        vocab_size=80, embedding_size=4, hidden_size=4, num_hidden_layers=1,
-        num_attention_heads=1, intermediate_size=4).to_json())
+    (folder / "config.json").write_text(EXTENDED.to_json())
     (folder / "other.json").write_text(AlbertConfig(vocab_size=81).to_json())
     # Models beside which is another vocabulary, of the same size.
     pieces = FullTokenizer(spm_model_file=str(folder / "old.model")).vocab
@@ -276,11 +281,9 @@ def _extended(folder):
 def test_rows_of_new_pieces_are_means(folder, extended):
     extended.ok("made")
     from albert_tf.checkpoints.folders import read_tensors
-    from albert_tf.config import AlbertConfig
 
     tensors = read_tensors(str(folder / "new"))
-    assert sorted(tensors) == ["bert/embeddings/word_embeddings",
-                               "bert/pooler/dense/bias", "cls/predictions/output_bias"]
+    assert {*tensors} == {*shapes_of(EXTENDED, {"masked_lm": 1})}
     rows = tensors["bert/embeddings/word_embeddings"]
     lines = (folder / "new/new_pieces.tsv").read_text().splitlines()
     new = FullTokenizer(spm_model_file=str(folder / "new/spm.model"))
@@ -296,7 +299,7 @@ def test_rows_of_new_pieces_are_means(folder, extended):
 
 
 @pytest.mark.parametrize("name, sentence", [
-    ("exists", "--output_dir=.*full"), ("other config", "80 tokens, .* 81 word embeddings"),
+    ("exists", "--output_dir=.*full"), ("other config", r"is \[80, 4\], but the config .* \[81, "),
     ("words", "does not have the tokens of .*vocab.txt"),
     ("pieces", "does not have the tokens of .*spiece.model")])
 def test_wrong_input_gives_one_sentence(folder, extended, name, sentence):

@@ -294,7 +294,7 @@ def _label(row: Row, where: str, columns: Sequence[str], data: OwnData,
     place = cells[0], where, columns[0]
     parts = label_cells.several(*place, data.label_separator, labels, ordered) if (
         data.multi_label) else label_cells.one(*place)
-    if not all(map(label_names.is_clean, parts)):
+    if any(label_names.cleaned(part) != part.strip() for part in parts):
         unclean.append(rows.number_of(where))
     parsed = [parse_label(part, labels, where) for part in parts
               if label_names.cleaned(part)]

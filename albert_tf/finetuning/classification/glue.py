@@ -63,7 +63,7 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
             short.append(number)
             continue
         text_a, text_b, label, guid = (name and row[name] for name in columns[:4])
-        if label is not None and not label_names.is_clean(label):
+        if label is not None and label_names.cleaned(label) != label.strip():
             unclean.append(number)
         examples.append(Example(
             # The original implementation counts lines from 0.
