@@ -20,7 +20,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
 from multiprocessing.pool import ExceptionWithTraceback
-from typing import Any, Callable, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator
 
 from albert_tf.errors import Interruption
 
@@ -75,12 +75,21 @@ class WorkerPool(contextlib.AbstractContextManager):
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
         self._function, self._num_workers = function, num_workers
-        self._threads: Optional[ThreadPoolExecutor] = None
+        self._threads = ThreadPoolExecutor(num_workers)
         self._own = threading.local()  # `pipe` to the thread's process
         self._processes: list[tuple[Any, connection.Connection]] = []
+        self._ended = False
 
     def __exit__(self, *exception_info) -> None:
-        self._end(at_once=exception_info[0] is not None)
+        """Ends the processes; after an error without finishing their items."""
+        self._ended, at_once = True, exception_info[0] is not None
+        self._threads.shutdown(wait=not at_once, cancel_futures=True)
+        for process, _ in self._processes if at_once else ():
+            process.kill()
+        self._threads.shutdown()
+        for process, pipe in self._processes:
+            pipe.close()
+            process.join()
 
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
         """Yields function(item) for each item in order. Raises the error of the first
@@ -89,20 +98,14 @@ class WorkerPool(contextlib.AbstractContextManager):
         if self._num_workers == 1:
             yield from map(self._function, items)
             return
-        self._threads = self._threads or ThreadPoolExecutor(self._num_workers)
         todo, pending = iter(items), collections.deque[Future]()
-        try:
-            while True:
-                for item in itertools.islice(
-                        todo, _AHEAD * self._num_workers - len(pending)):
-                    pending.append(self._threads.submit(self._ask, item, what))
-                if not pending:
-                    return
-                yield pending.popleft().result()
-        finally:
-            # An error, or a reader that stops early, leaves work behind.
-            if pending:
-                self._end(at_once=True)
+        while True:
+            for item in itertools.islice(
+                    todo, _AHEAD * self._num_workers - len(pending)):
+                pending.append(self._threads.submit(self._ask, item, what))
+            if not pending:
+                return
+            yield pending.popleft().result()
 
     def _ask(self, item: Any, what: str) -> Any:
         """Returns a process's result for an item; in the process's thread, where a signal
@@ -110,7 +113,7 @@ class WorkerPool(contextlib.AbstractContextManager):
         try:
             if not hasattr(self._own, "pipe"):
                 self._own.pipe = self._new_process()
-            if not self._threads:  # The other processes have just been killed.
+            if self._ended:  # The other processes have just been killed.
                 raise EOFError
             self._own.pipe.send(item)
             result, error = self._own.pipe.recv()
@@ -144,19 +147,6 @@ class WorkerPool(contextlib.AbstractContextManager):
         there.close()  # Else a killed process would not close it.
         self._processes.append((process, here))
         return here
-
-    def _end(self, at_once: bool = False) -> None:
-        """Ends the processes; `at_once`: without finishing their items."""
-        threads, self._threads = self._threads, None
-        if threads:
-            threads.shutdown(wait=not at_once, cancel_futures=True)
-            for process, _ in self._processes if at_once else ():
-                process.kill()
-            threads.shutdown()
-        for process, pipe in self._processes:
-            pipe.close()
-            process.join()
-        self._processes = []
 
 
 # ---- in a worker -------------------------------------------------------------

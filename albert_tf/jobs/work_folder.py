@@ -184,15 +184,13 @@ class WorkFolder:
 
     def write_lines(self, path: str, inputs: Iterator[Any], size: int,
                     answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],
-                    progress: tuple[str, str, int | None],
-                    count: Callable[[Mapping[str, Any]], None] = lambda info: None
-                    ) -> None:
+                    progress: tuple[str, str, int | None]) -> list[dict[str, Any]]:
         """Writes the file `path`: the lines for inputs, the same ones in every run, in
         units of `size`, computed unless a unit is finished. `answer` returns the lines
-        for a unit, and JSON values to keep with them, which `count` takes; `progress` are
-        Progress's arguments."""
+        for a unit, and JSON values to keep with them, which are returned for each unit;
+        `progress` are Progress's arguments."""
         names: list[str] = []
-        done, log = 0, None
+        infos, done, log = [], 0, None
         while unit := list(itertools.islice(inputs, size)):
             name = f"unit-{len(names):06d}"
             names.append(self.file(f"{name}.jsonl"))
@@ -202,7 +200,7 @@ class WorkFolder:
                 lines, values = answer(unit)
                 files.write(names[-1], "".join(f"{line}\n" for line in lines).encode())
                 info = self.finish(name, values, [f"{name}.jsonl"])
-            count(info)
+            infos.append(info)
             done += len(unit)
             if log:
                 log.update(done)
@@ -212,3 +210,4 @@ class WorkFolder:
             for name in names:
                 with open(name, "rb") as part:
                     shutil.copyfileobj(part, output, 1 << 20)
+        return infos

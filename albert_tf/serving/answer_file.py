@@ -63,8 +63,9 @@ def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
         answers = model.stream((item.given for item in unit), ask, size, True, of_unit.cut)
         return [line(of_unit.full(*pair)) for pair in zip(unit, answers)], vars(of_unit)
 
-    folder.write_lines(path, inputs, size, answer, ("answering", "inputs", total),
-                       counts.include)
+    for info in folder.write_lines(
+            path, inputs, size, answer, ("answering", "inputs", total)):
+        counts.include(info)
     model.log_cut(counts.cut, counts.answers)
     return counts
 
