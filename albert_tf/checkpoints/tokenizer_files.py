@@ -51,8 +51,9 @@ def find(folder: str, given: Optional[FullTokenizer] = None) -> Optional[FullTok
     record = vocabulary.kept_beside(folder)
     path = os.path.join(folder, str(record.get("file")))
     where = os.path.join(folder, f"{vocabulary.TASK_FILE} or {vocabulary.VOCABULARY_FILE}")
-    found = given or (_plain(path, record.get("kind") == "WordPiece", record, where)
-                      if files.exists(path) else _in_files(folder, record))
+    found = given or (_plain(path, record["kind"] == "WordPiece", record, where)
+                      if "kind" in record and files.exists(path) else
+                      _in_files(folder, record))
     if found:
         vocabulary.check_file(record, found.vocabulary_path, folder)
     return found
