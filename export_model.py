@@ -141,10 +141,9 @@ def _export_saved_model(loaded, task):
         # Lengths and windows are those of predict.py.
         answering, flags_of_task = loaded.head(task), loaded.settings["flags"]
         text = text_of(head, loaded.tokenizer, **{
-            **flags_of_task, **getattr(getattr(answering, "task", None), "__dict__", {}),
+            **flags_of_task, "task": getattr(answering, "task", None),
             "max_seq_length": answering.max_length, "labels": labels or None,
-            "pairs": pairs, "threshold": threshold,
-            "split": flags_of_task.get("split_words")})
+            "pairs": pairs, "threshold": threshold})
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
            text, threshold, loaded.sentence, loaded.settings)
 

@@ -71,15 +71,12 @@ def sequences(task: str, count: int) -> list[dict]:
         kind = squad.SquadTask()
         examples = kind.read(
             os.path.join(FLAGS.data_dir, "squad", "dev-v1.1.json")).examples
-        function = functools.partial(
-            kind.featurize, tokenizer=tokenizer, is_training=False)
     else:
         kind = glue.TASKS[task]
         examples = kind.read(os.path.join(FLAGS.data_dir, "glue"), "dev").examples
-        function = functools.partial(
-            kind.featurize, tokenizer=tokenizer, max_seq_length=512)
     chosen = np.linspace(0, len(examples) - 1, min(count, len(examples))).astype(int)
-    return [window for i in chosen for window in function(examples[i])][:count]
+    return [window for i in chosen
+            for window in kind.featurize(examples[i], tokenizer=tokenizer)][:count]
 
 
 def padded(features, dtype=np.int32) -> dict[str, np.ndarray]:

@@ -148,8 +148,7 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
         values.metric = None  # The flag is left open if it is the task's own.
     if values.recipe and values.do_train:
         tokenizer = _use_recipe(command, task, own_data)
-        if hasattr(task, "max_seq_length"):
-            task = dataclasses.replace(task, max_seq_length=values.max_seq_length)
+        task = dataclasses.replace(task, max_seq_length=values.max_seq_length)
     for name, value in command.chosen(task).items():
         values[name].value = value
     # 3. Build the settings.
@@ -165,8 +164,7 @@ def _use_kept_task(command: Command) -> None:
     given."""
     values, folder = command.values, command.values.output_dir
     task = vocabulary.task_settings(folder) if holds_checkpoint(folder) else {}
-    take(values, (each for each in options_in(values)
-                  if each.kept and command.keeps(each.name)), task.get("flags", {}))
+    take(values, (each for each in options_in(values) if each.kept), task.get("flags", {}))
     if "vocabulary" in task and not (values.vocab_file or values.spm_model_file):
         copy = os.path.join(folder, task["vocabulary"]["file"])
         values[task.get("vocabulary_flag", "spm_model_file")].value = copy
@@ -263,7 +261,7 @@ def _export(command: Command, task: Any, settings: Settings, model: Any,
                      task.main_metric, value, least)
         return
     labels = getattr(task, "labels", ())
-    text = {**vars(task), "labels": labels, "max_seq_length": values.max_seq_length,
+    text = {**vars(task), "task": task, "labels": labels, "max_seq_length": values.max_seq_length,
             **command.text(task, settings, step)}
     export(model, model.head, values.export_dir, labels, values.dtype,
            text_of(model.head, values.export_text and settings.tokenizer, **text),
@@ -342,8 +340,9 @@ def _use_recipe(command: Command, task: Any, own_data: bool) -> Optional[FullTok
         path = values[command.data_options["train"]].value
         examples = task.read(path, "train").examples
         some = examples[::max(1, len(examples) // 1000)]
+        # Questions keep their length: the passages are divided.
         lengths = [task.length_of(example, tokenizer) for example in some
-                   ] if hasattr(task, "length_of") else [values["max_seq_length"].default]
+                   ] if command.own_data else [values["max_seq_length"].default]
         name, recipe = "for your own data", recipe_for_data(
             len(examples), lengths, config,
             values["train_batch_size"].present and values.train_batch_size)

@@ -206,9 +206,7 @@ def by_label(probabilities: np.ndarray, labels: Sequence[str]) -> dict[str, floa
     """Returns label → probability [K], in the order of the outputs. Classes without
     names are named by number. If two labels of a foreign model are the same, each label
     has its number before it."""
-    names = [str(i) for i in range(len(probabilities))]
-    if len({*labels}) == len(names):
-        names = [*labels]
-    elif labels:
-        names = [f"{i}: {label}" for i, label in enumerate(labels)]
+    names = list(labels) or [str(i) for i in range(len(probabilities))]
+    if len({*names}) < len(names):
+        names = [f"{i}: {label}" for i, label in enumerate(names)]
     return dict(zip(names, map(float, probabilities)))

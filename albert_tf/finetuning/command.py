@@ -46,10 +46,6 @@ class Command(abc.ABC):
     def task(self) -> FineTuningTask:
         """Returns the task, after the options are checked."""
 
-    def keeps(self, name: str) -> bool:
-        """Returns whether an option that is not given has its value in task.json."""
-        return True
-
     def recipe(self, task: Any, config: AlbertConfig) -> str:
         """Returns the name of the task's recipe for a model, unless it is own_data."""
         return task.name

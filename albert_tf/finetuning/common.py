@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 from absl import logging
 
 from albert_tf import files, rows, text_files
+from albert_tf.checkpoints.checkpoint import some
 from albert_tf.errors import InputError
 
 PREDICT_RESULTS = "predict_results.json"  # The scores of a test set with labels.
@@ -34,9 +35,9 @@ def read_shards(where: str, flag: str, read: Callable[[str, int], ExampleSet]
         parts[path] = read(path, sum(len(part.examples) for part in parts.values()))
     examples = [each for part in parts.values() for each in part.examples]
     if len(parts) > 1:
-        listed = [f"{path} ({len(part.examples):,})" for path, part in parts.items()]
         logging.info("%s: %s examples from %d files: %s.", flag, f"{len(examples):,}",
-                     len(parts), ", ".join(listed[:10] + ["..."] * (len(listed) > 10)))
+                     len(parts), some([f"{path} ({len(part.examples):,})"
+                                       for path, part in parts.items()], 10))
     return ExampleSet(examples, tuple(parts), tuple(
         note for part in parts.values() for note in part.notes))
 
@@ -51,9 +52,9 @@ def check_labelled(examples: Iterable) -> None:
 
 def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
     """Returns one sentence on the lines that are `what`, or () if there are none."""
-    listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
     line = "row" if rows.is_row_file(path) else "line"
-    return (f"{path}: {len(numbers)} {line}(s) {what} ({line} {listed}).",) * bool(numbers)
+    return (f"{path}: {len(numbers)} {line}(s) {what} ({line} "
+            f"{some(map(str, numbers), 10)}).",) * bool(numbers)
 
 
 def cut_note(full: int, total: int, most: int, what: str = "texts") -> str:

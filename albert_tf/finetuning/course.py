@@ -7,6 +7,7 @@ TensorFlow is imported only after the inputs are checked.
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 from typing import Any, Callable, Mapping, Optional
@@ -26,7 +27,7 @@ from albert_tf.training.options import Sequences
 # Before this step no advice is given on a model that does not learn.
 _FEW_STEPS = 10
 
-# Exports a model. Takes the model, its metrics (empty if not evaluated) and its step.
+# Exports a model, given its metrics (empty if not evaluated) and its step.
 Export = Callable[[Any, Mapping[str, float], int], None]
 
 
@@ -119,7 +120,8 @@ def _uses(task: FineTuningTask, settings: Settings) -> list[tuple[str, str]]:
 
 @dataclasses.dataclass
 class Course:
-    """A task, its settings, the sets of examples, and what is made of them."""
+    """A task, its settings, the sets of examples, and what is made of them. In training,
+    it warns early if the model does not learn, from step `patience` on."""
 
     task: FineTuningTask
     settings: Settings
@@ -127,6 +129,9 @@ class Course:
     export: Optional[Export] = None
     tables: dict[str, features.FeatureTable] = dataclasses.field(default_factory=dict)
     strategy: Any = None
+    patience: int = 0
+    chance: Optional[float] = None  # The loss of guessing, until the warning.
+    failure: str = ""  # What the last evaluation found wrong with the model.
 
     @property
     def evaluation_set(self) -> dict[str, Any]:
@@ -156,8 +161,10 @@ class Course:
         table = features.load_or_create(
             f"{path}-{digest}.npz", spec,
             lambda: task.records(features.featurize_all(
-                data.examples, task.featurizer(split, settings), what=split,
-                num_workers=settings.num_workers)))
+                data.examples, functools.partial(
+                    task.featurize, tokenizer=settings.tokenizer,
+                    is_training=split == "train"),
+                what=split, num_workers=settings.num_workers)))
         full = int(np.count_nonzero(table.lengths >= settings.max_seq_length))
         if full and not task.in_windows:
             logging.warning("--max_seq_length=%d, %s: %s", settings.max_seq_length, split,
@@ -190,9 +197,13 @@ class Course:
         what the last evaluation found wrong with the model, "" for nothing."""
         from albert_tf.finetuning.length_batching import FeatureBatches
 
-        settings, padded, watch = self.settings, self.padded(), _Watch(self)
+        settings, padded = self.settings, self.padded()
         evaluated, predicted = self.task.evaluation_split, self.task.prediction_split
-        run = self._loop(padded, watch)
+        if settings.do_train:
+            self.patience = max(
+                settings.num_warmup_steps, settings.run.num_train_steps // 5)
+            self.chance = self.task.chance_loss(self.sets["train"], self.tables["train"])
+        run = self._loop(padded)
 
         def write(split: str, outputs: Mapping[str, Any]) -> None:
             if run.chief:
@@ -201,7 +212,7 @@ class Course:
 
         if settings.do_train:
             run.train()
-            watch.patience = 0
+            self.patience = 0
         # The last evaluation, the predictions and the export use the best checkpoint.
         metrics: Mapping[str, float] = {}
         if settings.do_eval:
@@ -217,9 +228,9 @@ class Course:
                 eval_batch_size=-(-settings.predict_batch_size // replicas) * replicas)))
         if settings.export_dir and self.export and run.chief:
             self.export(run.task.model, metrics, run.current_step)
-        return watch.failure
+        return self.failure
 
-    def _loop(self, padded: Mapping[str, Any], watch: "_Watch") -> Any:
+    def _loop(self, padded: Mapping[str, Any]) -> Any:
         """Returns the `training.loop.Run` of a new model."""
         import tf_keras
 
@@ -235,9 +246,9 @@ class Course:
         def score(outputs: Mapping[str, Any]) -> Mapping[str, float]:
             results = self.sets[evaluated], outputs, self.tables[evaluated]
             metrics = task.score(*results)
-            watch.failure = task.failure(*results)
-            if watch.failure and run.current_step >= watch.patience:
-                watch.warn(run.current_step, watch.failure)
+            self.failure = task.failure(*results)
+            if self.failure and run.current_step >= self.patience:
+                self._warn(run.current_step, self.failure)
             return metrics
 
         # 1. Build the model, whose new weights the seed determines, and the optimizer.
@@ -257,7 +268,7 @@ class Course:
             model, scored_alone(objective) if head.scored_alone else objective,
             task.main_metric, score,
             may_be_new=lambda name: not name.startswith("bert/"),
-            on_report=watch.reported, training_objective=learns,
+            on_report=self._reported, training_objective=learns,
             labels=settings.kept.get("labels", ()))
         batches = FeatureBatches(
             padded["train"] if settings.do_train else None,
@@ -271,38 +282,28 @@ class Course:
 
     def options(self) -> dict[str, Any]:
         """Returns the entries of options.json besides the options of the run."""
-        options = self.task.kept_options(self.settings)
-        if self.settings.do_train:
-            options["train_data"] = self.task.sources("train", self.sets["train"])
-        return {**options, "learning_rate": self.settings.learning_rate}
-
-
-class _Watch:
-    """Warns early if a model does not learn, in training from step `patience` on."""
-
-    def __init__(self, course: Course):
-        settings = course.settings
-        self._trains, self._said = settings.do_train, False
-        self.patience, self._chance = 0, None
+        settings = self.settings
+        warmup = "warmup_step" if "warmup_step" in settings.options else "num_warmup_steps"
+        options = {**self.task.kept_options(), **settings.options,
+                   warmup: settings.num_warmup_steps,
+                   "learning_rate": settings.learning_rate}
         if settings.do_train:
-            self.patience = max(
-                settings.num_warmup_steps, settings.run.num_train_steps // 5)
-            self._chance = course.task.chance_loss(
-                course.sets["train"], course.tables["train"])
-        self.failure = ""  # What the last evaluation found wrong.
+            options["train_data"] = self.task.sources("train", self.sets["train"])
+        return options
 
-    def reported(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _reported(self, step: int, metrics: Mapping[str, float]) -> None:
         loss = metrics.get("loss")
-        if (loss and self._chance and step >= max(self.patience, _FEW_STEPS)
-                and not self._said and loss >= 0.98 * self._chance):
-            self._said = True
-            self.warn(step, f"the training loss is {loss:.3f}, and guessing has "
-                      f"{self._chance:.3f}")
+        if (loss and self.chance and step >= max(self.patience, _FEW_STEPS)
+                and loss >= 0.98 * self.chance):
+            self._warn(step, f"the training loss is {loss:.3f}, and guessing has "
+                       f"{self.chance:.3f}")
+            self.chance = None
 
-    def warn(self, step: int, what: str) -> None:
+    def _warn(self, step: int, what: str) -> None:
         logging.warning(
             "At step %d %s. %s", step, what, "If you did not expect that, check that the "
-            "model was trained for this task, with these labels." if not self._trains
-            else "Train for more steps." if step < _FEW_STEPS
-            else "The model does not seem to learn. A lower --learning_rate, a longer "
+            "model was trained for this task, with these labels."
+            if not self.settings.do_train else "Train for more steps."
+            if step < _FEW_STEPS else
+            "The model does not seem to learn. A lower --learning_rate, a longer "
             "warm-up or another --random_seed may help (--num_seeds).")

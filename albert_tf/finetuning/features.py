@@ -102,8 +102,7 @@ class FeatureTable:
                 if f.parsed:
                     lengths.append(sizes // f.num_values)
         if not all((each == lengths[0]).all() and each.all() for each in lengths):
-            raise ValueError(
-                "the features of a sequence differ in length, or are empty")
+            raise ValueError("the features of a sequence differ in length, or are empty")
         return cls(spec, arrays)
 
     @functools.cached_property

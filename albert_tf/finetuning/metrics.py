@@ -90,14 +90,13 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
 
 def interval(share: float, count: int) -> tuple[float, float]:
     """Returns the 95 % interval of a share of `count` independent examples (Wilson)."""
-    z2 = 1.959964 ** 2 / count
-    half = math.sqrt(z2 * (share * (1 - share) + z2 / 4))
-    middle = share + z2 / 2
-    return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
+    from scipy.stats import binomtest
+
+    result = binomtest(round(share * count), count).proportion_ci(method="wilson")
+    return float(result.low), float(result.high)
 
 
-def best_threshold(probabilities: np.ndarray, labels: np.ndarray
-                   ) -> tuple[float, float]:
+def best_threshold(probabilities: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """Returns the threshold with the highest micro F1, and that F1, for the
     probabilities [N, K] and the labels [N, K], 1 or 0."""
     order = np.argsort(-probabilities, axis=None, kind="stable")
@@ -151,8 +150,7 @@ def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) 
 
     several = labels.ndim == 2
     # As in macro_f1, a class that occurs nowhere has no F1 to average.
-    listed = (range(len(names)) if several
-              else np.union1d(labels, predictions).tolist())
+    listed = range(len(names)) if several else np.union1d(labels, predictions).tolist()
     single = several and len(names) == 1
     if single:  # Given or not: scikit-learn takes this for two classes.
         labels, predictions = labels[:, 0], predictions[:, 0]

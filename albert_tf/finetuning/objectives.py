@@ -1,4 +1,4 @@
-"""Objectives that fine-tuned heads share: means over the examples.
+"""Objectives that fine-tuned heads share: means over the examples, or their words.
 
 A loss is computed for each example. The batch's loss is their sum, divided by the number
 of examples. Numerator and denominator are computed separately (training.losses).
@@ -17,23 +17,24 @@ from albert_tf.training.losses import (
 
 def mean_over_examples(example_loss: Callable[[Tensors, Tensors], tf.Tensor],
                        accuracies: Callable[[Tensors, Tensors], Tensors],
-                       predictions: Callable[[Tensors], Tensors]) -> Objective:
+                       predictions: Callable[[Tensors], Tensors],
+                       weights: Callable[[Tensors], tf.Tensor] = example_weights
+                       ) -> Objective:
     """Returns the Objective whose loss is the mean of `example_loss`: (outputs, features)
-    → [B]; `accuracies` are further metrics, → name → [B], 0 or 1 for each example."""
+    → [B]; `accuracies` are further metrics, → name → [B], 0 or 1 for each example. With
+    `weights`, features → [B, S], 0 or 1, the mean is over the words of weight 1."""
     def denominators(features):
-        return {"examples": tf.reduce_sum(example_weights(features))}
+        return {"examples": tf.reduce_sum(weights(features))}
 
     def losses(outputs, features, denominators):
-        values = example_loss(outputs, features) * example_weights(features)
+        values = example_loss(outputs, features) * weights(features)
         # A replica's batch may hold nothing but padding.
-        total = tf.math.divide_no_nan(
-            tf.reduce_sum(values), denominators["examples"])
+        total = tf.math.divide_no_nan(tf.reduce_sum(values), denominators["examples"])
         return {"total_loss": total, "example_loss": values}
 
     def metrics(outputs, features, losses):
         values = {"loss": losses["example_loss"], **accuracies(outputs, features)}
-        return {name: (value, example_weights(features))
-                for name, value in values.items()}
+        return {name: (value, weights(features)) for name, value in values.items()}
 
     return Objective(denominators, losses, metrics,
                      lambda outputs, features: predictions(outputs))
@@ -110,8 +111,7 @@ def numbers(predictions: Callable[[Tensors], Tensors]) -> Objective:
         wanted = tf.cast(tf.reshape(features["label_ids"], tf.shape(logits)), tf.float32)
         return tf.reduce_mean(tf.square(logits - wanted), axis=-1)
 
-    return mean_over_examples(
-        squared_error, lambda outputs, features: {}, predictions)
+    return mean_over_examples(squared_error, lambda outputs, features: {}, predictions)
 
 
 def scored_alone(objective: Objective) -> Objective:

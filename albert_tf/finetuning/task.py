@@ -4,7 +4,6 @@ and the settings of a run, which `finetuning.course` runs.
 
 import abc
 import dataclasses
-import functools
 import math
 import os
 from typing import Any, Callable, Iterable, Mapping, Optional, Self, Sequence
@@ -17,7 +16,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning import common, metrics
 from albert_tf.finetuning.common import Outputs
-from albert_tf.finetuning.features import FeatureTable, Function
+from albert_tf.finetuning.features import FeatureTable
 from albert_tf.jobs import parallel
 from albert_tf.modeling.head import Head
 from albert_tf.options import option
@@ -131,6 +130,7 @@ class FineTuningTask(abc.ABC):
 
     main_metric: str  # Chooses the best checkpoint; higher is better.
     metric_names: Sequence[str]  # The metrics of `score` that are reported.
+    max_seq_length: int  # Of a sequence, with special tokens.
     # The names of these sets; the training set's is "train".
     evaluation_split, prediction_split = "dev", "test"
     in_windows = False  # Whether longer texts are read in windows, not cut.
@@ -141,8 +141,7 @@ class FineTuningTask(abc.ABC):
     def chosen_by(self, metric: str) -> Self:
         """Returns the task, a dataclass, with another metric that chooses the best
         checkpoint, one of which a higher value is better."""
-        able = [name for name in self.metric_names
-                if name not in metrics.LOWER_IS_BETTER]
+        able = [name for name in self.metric_names if name not in metrics.LOWER_IS_BETTER]
         if metric not in able:
             raise InputError(f"--metric={metric}: give one of {', '.join(able)}; the "
                              f"default is {self.main_metric}.")
@@ -160,13 +159,14 @@ class FineTuningTask(abc.ABC):
         """Returns the specification of a record."""
 
     @abc.abstractmethod
-    def featurize(self, example: Any, *, tokenizer: FullTokenizer, **options: Any
-                  ) -> list[dict[str, Any]]:
+    def featurize(self, example: Any, *, tokenizer: FullTokenizer,
+                  is_training: bool = False) -> list[dict[str, Any]]:
         """Computes the features of an example; returns one dict per record."""
 
-    def featurizer(self, split: str, settings: Settings) -> Function:
-        """Returns `featurize` with its options bound; can be pickled."""
-        return functools.partial(self.featurize, tokenizer=settings.tokenizer)
+    def length_of(self, example: Any, tokenizer: FullTokenizer) -> int:
+        """Returns the number of tokens of an example that is neither cut nor divided."""
+        whole = dataclasses.replace(self, max_seq_length=2 ** 31)  # type: ignore
+        return len(whole.featurize(example, tokenizer=tokenizer)[0]["input_ids"])
 
     def records(self, featurized: Iterable[list[dict[str, Any]]]
                 ) -> Iterable[dict[str, Any]]:
@@ -256,10 +256,9 @@ class FineTuningTask(abc.ABC):
         logging.info("Wrote %s.", ", ".join(
             [*paths, *common.write_files(folder, contents)]))
 
-    def kept_options(self, settings: Settings) -> dict[str, Any]:
-        """Returns the values for options.json besides the options of the run."""
-        return {**settings.options, **({"warmup_step": settings.num_warmup_steps} if (
-            "warmup_step" in settings.options) else {})}
+    def kept_options(self) -> dict[str, Any]:
+        """Returns the task's values for options.json besides Settings.options."""
+        return {}
 
 
 # A column of a table of predictions: its title and its cells.
@@ -271,6 +270,7 @@ class LabelledTask(FineTuningTask):
     a `label`, None if it is unknown, and `where`, their place in a file."""
 
     labels: tuple[str, ...]  # The label of each class id.
+    output = "probabilities"  # The name of the output that decides, [N, labels].
     counted = "examples"  # What they are called in predict_results.json.
     # The titles in a table of predictions, if they are different.
     column_names: Mapping[str, str] = {}
@@ -281,11 +281,11 @@ class LabelledTask(FineTuningTask):
         ids = {label: i for i, label in enumerate(self.labels)}
         return np.array([ids[example.label] for example in examples], np.int64)
 
-    def rows(self, outputs: Outputs, name: str = "probabilities") -> np.ndarray:
-        """Returns the probabilities [N, labels], after a check that they are finite."""
-        rows = np.stack(outputs[name])
+    def rows(self, outputs: Outputs) -> np.ndarray:
+        """Returns `output` [N, labels], after a check that it is finite."""
+        rows = np.stack(outputs[self.output])
         metrics.check_finite(rows, "the model's output for example {}".format)
-        return rows
+        return rows.reshape(len(rows), -1)
 
     def decisions(self, outputs: Outputs) -> np.ndarray:
         """Returns the class ids [N] of the highest outputs."""
@@ -321,9 +321,9 @@ class LabelledTask(FineTuningTask):
                   for bound, value in zip(("low", "high"), metrics.interval(
                       scores[name], len(known)))}
         return ({self.counted: len(known), **scores, **bounds},
-                self.report(data.examples, outputs))
+                self.report(data, outputs, scores))
 
-    def report(self, examples: Sequence[Any], outputs: Outputs) -> str:
+    def report(self, data: Any, outputs: Outputs, scores: Mapping[str, float]) -> str:
         """Returns a report on examples that all have labels as text; "" for none."""
         return ""
 

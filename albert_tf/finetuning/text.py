@@ -26,6 +26,7 @@ class TextTask:
 
     tokenizer: FullTokenizer  # That of training.
     max_seq_length: int  # Of a sequence, with special tokens.
+    task: Any = None  # The FineTuningTask whose options it has, except of Texts.
 
     # The signature's string inputs: name → its number of axes.
     inputs: ClassVar[Mapping[str, int]] = {"text": 1}
@@ -37,13 +38,9 @@ class TextTask:
     def ops(self) -> in_graph.TokenizerOps:
         return in_graph.operations(self.tokenizer)
 
-    def features(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Computes the model's inputs from strings."""
-        raise NotImplementedError
-
     def prepared(self, inputs: Tensors) -> tuple[dict[str, tf.Tensor], Any]:
-        """Returns `features`, and whatever else `answers` needs from the texts."""
-        return self.features(inputs), None
+        """Computes the model's inputs from strings, and what else `answers` needs."""
+        raise NotImplementedError
 
     def tokenized(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the outputs of the signature `tokenize`."""
@@ -94,10 +91,10 @@ class Texts(TextTask):
     def inputs(self):
         return {"text": 1, "text_pair": 1} if self.pairs else {"text": 1}
 
-    def features(self, inputs):
+    def prepared(self, inputs):
         if not self.pairs:
             return self.packed(self.ids(inputs["text"])[
-                :, :self.max_seq_length - NUM_SPECIAL_SINGLE])
+                :, :self.max_seq_length - NUM_SPECIAL_SINGLE]), None
         texts = as_many(inputs)
         first, second = self.ids(texts["text"]), self.ids(texts["text_pair"])
         room = self.max_seq_length - NUM_SPECIAL_PAIR
@@ -109,7 +106,7 @@ class Texts(TextTask):
         alone = tf.constant(self.max_seq_length - NUM_SPECIAL_SINGLE, tf.int64)
         return self.packed(
             first_of(first, tf.where(lengths[1] > 0, limits[0], alone)),
-            first_of(second, limits[1]))
+            first_of(second, limits[1])), None
 
     def answers(self, inputs, context, outputs):
         if "logits" not in outputs:

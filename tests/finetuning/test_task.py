@@ -52,7 +52,7 @@ class MadeUp(FineTuningTask):
     def spec(self, config):
         return SPEC
 
-    def featurize(self, example, *, tokenizer):
+    def featurize(self, example, *, tokenizer, is_training):
         return [example]
 
     def sources(self, split, data):
@@ -75,10 +75,6 @@ class MadeUp(FineTuningTask):
     def export(self, model, metrics, step):
         assert step == 2
         self.exported.append((len(model.weights), dict(metrics)))
-
-    def kept_options(self, settings):
-        return {**super().kept_options(settings),
-                "num_warmup_steps": settings.num_warmup_steps}
 
     def run(self, *wanted, random_seed=12345, task="made-up", **settings):
         """Does what is wanted of "train", "eval" and "predict"."""

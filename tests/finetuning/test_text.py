@@ -53,12 +53,12 @@ def check_rows(found, rows):
 @KINDS
 @pytest.mark.parametrize("length", [8, 13, 64])
 def test_texts_and_pairs_are_cut_as_in_training(kind, length):
-    task = ClassificationTask("t", ("0", "1"), (), "", {})
+    task = ClassificationTask("t", ("0", "1"), (), "", None, max_seq_length=length)
     for examples in [*itertools.product(TEXTS, TEXTS)], [(text,) for text in TEXTS]:
         columns = dict(zip(("text", "text_pair"), map(tf.constant, zip(*examples))))
         made = text_tasks.Texts(tokenizer(kind), length, pairs=len(columns) > 1)
-        check_rows(made.features(columns), [task.featurize(
-            Example("", *texts), tokenizer=tokenizer(kind), max_seq_length=length)[0]
+        check_rows(made.tokenized(columns), [task.featurize(
+            Example("", *texts), tokenizer=tokenizer(kind))[0]
             for texts in examples])
 
 
@@ -67,7 +67,7 @@ def test_texts_and_pairs_are_cut_as_in_training(kind, length):
 def test_choices_are_those_of_race(kind):
     task = race.RaceTask(max_seq_length=30, max_qa_length=9)
     options = ["one", "", "two of them and more", "_"]
-    found = text_choices.Choices(tokenizer(kind), 30, max_qa_length=9).features({
+    found = text_choices.Choices(tokenizer(kind), 30, task).tokenized({
         "passage": tf.constant(TEXTS), "question": tf.constant(TEXTS[::-1]),
         "options": tf.constant([options] * len(TEXTS))})
     wanted = [task.featurize(race.RaceExample(
@@ -95,7 +95,7 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
     labels = ("O", *(f"{prefix}-{type}" for type in "XY" for prefix in "BIES"))
     task = tagging.TaggingTask(labels, "iobes", Reading(split_words=split),
                                max_seq_length=length, doc_stride=stride)
-    made = text_tags.Tags(tokenizer(kind), length, labels, "iobes", split, stride)
+    made = text_tags.Tags(tokenizer(kind), length, task)
     texts = [*TEXTS, " \n", "İİ 's a\u0301. \0 ☃\u3000b", "好吗 " * 9, "x" * 300 + " y"]
     inputs = {"text": tf.constant(texts)}
     features, context = made.prepared(inputs)
@@ -144,7 +144,7 @@ def test_an_export_of_parts_of_speech_names_no_entities(tmp_path):
     model = make(models.tagger, made.vocab_size, num_labels=3)
     folder = str(tmp_path / "model")
     export.export(model, model.head, folder, labels, text=text_tags.Tags(
-        made, 16, labels, doc_stride=5))
+        made, 16, tagging.TaggingTask(labels, doc_stride=5)))
     serve = load_export(folder).signatures["serving_default"]
     for texts in (TEXTS, []):
         found = serve(text=tf.constant(texts, tf.string))
@@ -162,7 +162,7 @@ def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
                  else models.spans, made.vocab_size)
     folder = str(tmp_path / "written")
     export.export(model, model.head, folder, threshold=threshold, text=text_spans.Spans(
-        made, threshold=threshold, **sizes))
+        made, 32, task, threshold))
     shutil.move(folder, tmp_path / "moved")
     signatures = load_export(tmp_path / "moved").signatures
     examples = [SquadExample(str(i), question, passage)
@@ -194,5 +194,3 @@ def test_wrong_sizes():
         text_tasks.as_many({"text": tf.constant(["a"]), "text_pair": tf.constant(["b"] * 2)})
     with pytest.raises(InputError, match="--max_seq_length=3 leaves no room for text"):
         text_tasks.Texts(tokenizer("wordpiece"), 3)
-    with pytest.raises(InputError, match="no room for the paragraph .* at least 68"):
-        text_spans.Spans(tokenizer("wordpiece"), 60)

@@ -73,7 +73,8 @@ class ClassificationCommand(Command):
                                  "as the model was trained.")
             logging.warning("%s: training changes the meaning of its outputs.", what)
         return dataclasses.replace(
-            task, class_weights=class_weights(values.class_weights or ()) or "")
+            task, class_weights=class_weights(values.class_weights or ()) or "",
+            max_seq_length=values.max_seq_length)
 
     def _glue_task(self) -> ClassificationTask:
         values, name = self.values, (self.values.task_name or "").lower()

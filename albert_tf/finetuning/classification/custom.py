@@ -22,8 +22,8 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import label_cells
 from albert_tf.finetuning.classification.label_cells import parse_label
 from albert_tf.finetuning.classification.task import (
-    SPLITS, UNCLEAN, ClassificationTask, Example, Numbers, SeveralLabels)
-from albert_tf.finetuning.common import ExampleSet, line_note, read_shards
+    ClassificationTask, Example, Numbers, SeveralLabels)
+from albert_tf.finetuning.common import ExampleSet, read_shards
 from albert_tf.options import option
 from albert_tf.rows import Row
 
@@ -121,9 +121,8 @@ def build_task(data: OwnData, labels: Sequence[str] | None = None) -> Classifica
     training file names (Parquet), in its order, or the labels in this file, sorted by
     value if all are whole numbers, else by code point.
     """
-    paths = {split: getattr(data, f"{split}_file") for split in SPLITS}
-    for split, path in paths.items():
-        if path and split != "test" and not data.targets(split):
+    for split, path in (("train", data.train_file), ("dev", data.dev_file)):
+        if path and not data.targets(split):
             raise InputError(f"{path}: give the column of the label (--label_column); "
                              "only the test set needs none.")
     ordered, several = labels is not None, data.multi_label
@@ -153,9 +152,7 @@ def build_task(data: OwnData, labels: Sequence[str] | None = None) -> Classifica
             "accuracy", "macro_f1", *["f1"] * (len(labels) == 2), "matthews")
     return kind(
         name="custom", labels=labels, metric_names=names, main_metric=names[0],
-        readers={split: functools.partial(
-            _read_split, data=data, labels=labels, split=split, ordered=ordered)
-            for split, path in paths.items() if path},
+        reader=functools.partial(_read_split, data=data, labels=labels, ordered=ordered),
         positive_label=labels[1] if "f1" in names else None,
         pairs=data.text_b_column is not None, column_names=_column_names(data),
         reading={name: getattr(data, name) for name in (
@@ -229,7 +226,7 @@ def _collected(data: OwnData) -> Sequence[str]:
     return sorted(labels, key=lambda label: (int(label), label) if numbers else label)
 
 
-def _read_split(where: str, *, data: OwnData, split: str, **options: Any) -> ExampleSet:
+def _read_split(where: str, split: str, *, data: OwnData, **options: Any) -> ExampleSet:
     found = read_shards(where, f"--{split}_file", lambda path, first: read(
         data, path, split=split, first=first, **options))
     columns = data.probability_columns(split)
@@ -244,7 +241,6 @@ def read(data: OwnData, path: str, *, labels: Sequence[str] | None = None,
     """Reads a file; "test" needs no labels. `labels` are those allowed, () for numbers;
     None allows any text; `ordered` says whether zeros and ones may be in their order. Ids
     begin with `split` and count from `first` + 1, as in "train-1"."""
-    unclean: list[int] = []
     examples: list[Example] = []
     of_label, of_probabilities = data.label_columns(split), data.probability_columns(split)
     targets, guids = data.targets(split), _columns(data.id_column)
@@ -263,7 +259,7 @@ def read(data: OwnData, path: str, *, labels: Sequence[str] | None = None,
             row, where, of_probabilities, labels, data.multi_label), None
         if probabilities is None or any(
                 row.get(name) not in (None, "", []) for name in of_label):
-            label = _label(row, where, of_label, data, labels, ordered, unclean)
+            label = _label(row, where, of_label, data, labels, ordered)
         if label is None and probabilities is None and split != "test":
             raise InputError(
                 f"{where}: there is no label{' and no probability' * bool(of_probabilities)}"
@@ -273,11 +269,11 @@ def read(data: OwnData, path: str, *, labels: Sequence[str] | None = None,
         examples.append(Example(
             f"{split}-{first + len(examples) + 1}" if guid is None else guid,
             *texts, *[None] * (2 - len(texts)), label, where, probabilities))
-    return ExampleSet(examples, (path,), line_note(path, unclean, UNCLEAN))
+    return ExampleSet(examples, (path,))
 
 
 def _label(row: Row, where: str, columns: Sequence[str], data: OwnData,
-           labels: Sequence[str] | None, ordered: bool, unclean: list[int]
+           labels: Sequence[str] | None, ordered: bool
            ) -> str | tuple[str, ...] | float | None:
     """Returns the label, or the labels, of a row; None if it has none."""
     cells = [row.get(column) for column in columns]
@@ -294,8 +290,6 @@ def _label(row: Row, where: str, columns: Sequence[str], data: OwnData,
     place = cells[0], where, columns[0]
     parts = label_cells.several(*place, data.label_separator, labels, ordered) if (
         data.multi_label) else label_cells.one(*place)
-    if any(label_names.cleaned(part) != part.strip() for part in parts):
-        unclean.append(rows.number_of(where))
     parsed = [parse_label(part, labels, where) for part in parts
               if label_names.cleaned(part)]
     if data.multi_label:

@@ -5,21 +5,17 @@
 Files are read as in the original implementation (classifier_utils), by the names of
 their columns. Where it ignores something or would crash, there is a message instead: a
 missing file or column, an unknown label, QQP's broken lines.
-
-To add a task of this kind, add an entry to TASKS, and one to recipes.RECIPES if there
-are settings for it.
 """
 
 import functools
 import os
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from albert_tf import files, rows
-from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.label_cells import parse_label
 from albert_tf.finetuning.classification.task import (
-    UNCLEAN, ClassificationTask, Example, Numbers)
+    ClassificationTask, Example, Numbers)
 from albert_tf.finetuning.common import ExampleSet, line_note
 
 
@@ -40,18 +36,21 @@ class _Columns(NamedTuple):
 _Files = Mapping[str, Mapping[str, _Columns]]
 
 
-def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
-          alternatives: Mapping[str, _Columns], labels: tuple[str, ...]) -> ExampleSet:
-    """Reads the first of the alternatives that exists in a folder or in data_dir."""
+def _read(data_dir: str, split: str, *, task: str, folders: Sequence[str],
+          files_of: _Files, labels: tuple[str, ...]) -> ExampleSet:
+    """Reads the first of a split's files that exists in a folder or in data_dir."""
+    if split not in files_of:
+        raise InputError(f"--task_name={task} has no {split} set; train with "
+                         "--task_name=mnli.")
     paths = {os.path.join(data_dir, folder, name): columns
-             for name, columns in alternatives.items() for folder in (*folders, "")}
+             for name, columns in files_of[split].items() for folder in (*folders, "")}
     path = next(filter(files.exists, paths), None)
     if path is None:
         raise InputError(
             f"--task_name={task}: there is neither {' nor '.join(paths)}; give the "
             "folder of the GLUE download as --data_dir.")
     columns, examples = paths[path], []
-    short, unclean = [], []  # Numbers of lines.
+    short = []  # Numbers of lines.
     names = list(filter(None, columns[:4]))
     for where, row in rows.rows(path, names, kind="tsv", header=columns.header,
                                 ragged=True):
@@ -63,15 +62,12 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
             short.append(number)
             continue
         text_a, text_b, label, guid = (name and row[name] for name in columns[:4])
-        if label is not None and label_names.cleaned(label) != label.strip():
-            unclean.append(number)
         examples.append(Example(
             # The original implementation counts lines from 0.
             f"{split}-{number - 1}" if guid is None else guid.strip(), text_a, text_b,
             None if label is None else parse_label(label, labels, where), where))
-    return ExampleSet(examples, (path,), (
-        *line_note(path, short, "left out because they have too few columns"),
-        *line_note(path, unclean, UNCLEAN)))
+    return ExampleSet(examples, (path,), line_note(
+        path, short, "left out because they have too few columns"))
 
 
 def _task(name: str, folders: str, labels: tuple[str, ...], submission: str,
@@ -82,9 +78,8 @@ def _task(name: str, folders: str, labels: tuple[str, ...], submission: str,
     metrics = metrics or ("accuracy",)
     return (ClassificationTask if labels else Numbers)(
         name=name, labels=labels, metric_names=metrics, main_metric=metrics[0],
-        readers={split: functools.partial(
-            _read, task=name, split=split, folders=tuple(folders.split()), labels=labels,
-            alternatives=alternatives) for split, alternatives in files_of.items()},
+        reader=functools.partial(_read, task=name, folders=folders.split(),
+                                 files_of=files_of, labels=labels),
         positive_label=positive, submission_file=submission,
         pairs=all(columns.text_b for alternatives in files_of.values()
                   for columns in alternatives.values()), **more)
@@ -133,8 +128,7 @@ TASKS: dict[str, ClassificationTask] = {task.name: task for task in (
         "dev": {"diagnostic-full.tsv": _Columns(
             "Premise", "Hypothesis", "Label", guid=None),
                 "diagnostic.tsv": _LABELLED_SENTENCES},
-        "test": {"diagnostic.tsv": _SENTENCES}}, "matthews", "accuracy",
-          trained_as="mnli"),
+        "test": {"diagnostic.tsv": _SENTENCES}}, "matthews", "accuracy"),
 )}
 
 

@@ -34,8 +34,7 @@ def number(value: Any) -> float:
 def truth(value: Any) -> bool | None:
     """Returns whether a cell says 1 or true; None if it says neither that nor 0."""
     word = str(value).strip().lower()
-    return {1.0: True, 0.0: False}.get(
-        number({"true": 1, "false": 0}.get(word, word)))
+    return {1.0: True, 0.0: False}.get(number({"true": 1, "false": 0}.get(word, word)))
 
 
 def as_text(value: Any, where: str, column: str) -> str | None:

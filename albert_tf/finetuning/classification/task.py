@@ -14,7 +14,6 @@ or (N - n) / n if balanced.
 """
 
 import dataclasses
-import functools
 import itertools
 import os
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
@@ -28,15 +27,12 @@ from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS, head_of)
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
-from albert_tf.finetuning.common import (
-    ExampleSet, Outputs, as_table, check_labelled)
+from albert_tf.finetuning.common import ExampleSet, Outputs, as_table, check_labelled
 from albert_tf.finetuning.task import LabelledTask
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
-# What a note says of lines whose label was cleaned.
-UNCLEAN = "have invisible characters in the label, which are removed"
 BALANCED = "balanced"
 
 
@@ -64,12 +60,11 @@ class ClassificationTask(LabelledTask):
     labels: tuple[str, ...]  # The label of each class id; () for numbers.
     metric_names: tuple[str, ...]  # As in finetuning.metrics.
     main_metric: str
-    # Split → a function that takes the data folder and returns the split's examples.
-    readers: Mapping[str, Callable[[str], ExampleSet]]
+    reader: Callable[[str, str], ExampleSet]  # Folder or file, split → the examples.
+    max_seq_length: int = 512
     positive_label: str | None = None  # The label whose F1 is reported.
     submission_file: str = ""  # The name of the file for GLUE's leaderboard,
     submission_range: tuple[float, float] | None = None  # which has such numbers only.
-    trained_as: str = ""  # The task whose models predict this one; "" for itself.
     pairs: bool = False  # Whether an example is two texts.
     # The titles of guid, text_a, text_b and label in predictions, if not these.
     column_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -97,19 +92,11 @@ class ClassificationTask(LabelledTask):
             raise InputError(f"--class_weights: '{label}' is not one of the labels "
                              f"{', '.join(self.labels)}; correct it.")
 
-    @property
-    def num_outputs(self) -> int:
-        """The number of units of the head: one per label, or 1 for regression."""
-        return len(self.labels) or 1
-
     # --- data and features
 
     def read(self, where: str, split: str) -> ExampleSet:
         """Reads the examples of one of SPLITS; `where` is the folder of the data."""
-        if split not in self.readers:
-            raise InputError(f"--task_name={self.name} has no {split} set" + (
-                f"; train with --task_name={self.trained_as}." if self.trained_as else "."))
-        data = self.readers[split](where)
+        data = self.reader(where, split)
         if not data.examples:
             raise InputError(f"{', '.join(data.paths)}: there is no example in the "
                              f"{split} set of {self.name}; check path and format.")
@@ -127,13 +114,8 @@ class ClassificationTask(LabelledTask):
 
     def spec(self, config):
         return classification_spec(
-            self.num_outputs, config.vocab_size, config.type_vocab_size,
+            len(self.labels) or 1, config.vocab_size, config.type_vocab_size,
             self.soft or self.problem_type == SEVERAL_LABELS)
-
-    def featurizer(self, split, settings):
-        return functools.partial(
-            self.featurize, tokenizer=settings.tokenizer,
-            max_seq_length=settings.max_seq_length)
 
     def sources(self, split, data):
         return {f"{split} data {i}": files.sha256(path)
@@ -144,12 +126,13 @@ class ClassificationTask(LabelledTask):
                 "problem_type": self.problem_type, "soft": self.soft}
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
-                  max_seq_length: int) -> list[dict[str, list]]:
+                  is_training: bool = False) -> list[dict[str, list]]:
         """Computes the model's inputs, not padded, and label_ids, the `targets`
         (convert_single_example in the original implementation). A pair that is too long
         is cut from its longer text."""
-        return [{**tokenizer.fitted(example.text_a, example.text_b, max_seq_length)[0][0],
-                 "label_ids": self.targets(example)}]
+        [inputs], _ = tokenizer.fitted(
+            example.text_a, example.text_b, self.max_seq_length)
+        return [{**inputs, "label_ids": self.targets(example)}]
 
     def targets(self, example: Example) -> list[int] | list[float]:
         """Returns the class id, 0 if it is unknown, or, if the task is `soft`, the
@@ -159,18 +142,11 @@ class ClassificationTask(LabelledTask):
             return [given.get(label, 0.0) for label in self.labels]
         return [0 if example.label is None else self.labels.index(example.label)]
 
-    def length_of(self, example: Example, tokenizer: FullTokenizer) -> int:
-        """Returns the number of tokens of an example that is not cut."""
-        [row] = self.featurize(example, tokenizer=tokenizer, max_seq_length=2 ** 31)
-        return len(row["input_ids"])
-
     # --- model and scores
 
     def head(self, settings):
-        return head_of("classification", self.num_outputs,
-                       dropout_prob=settings.dropout_prob,
-                       problem_type=SEVERAL_LABELS if (
-                           self.problem_type == SEVERAL_LABELS) else "")
+        return head_of("classification", len(self.labels) or 1,
+                       dropout_prob=settings.dropout_prob, problem_type=self.problem_type)
 
     def objective(self, head, data):
         weights = self.weights(self.label_ids(data.examples)) if (
@@ -207,20 +183,15 @@ class ClassificationTask(LabelledTask):
         return self.loss_of_chance(ids, self.weights(ids))
 
     def score(self, data, outputs, table):
-        return self.metrics_of(self.decisions(outputs), self.label_ids(data.examples))
-
-    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
-                   ) -> dict[str, float]:
-        """Computes the metrics of decisions and labels, in their order."""
+        predictions, labels = self.decisions(outputs), self.label_ids(data.examples)
         positive = (1 if self.positive_label is None
                     else self.labels.index(self.positive_label))
         return {name: metrics.compute(name, predictions, labels, positive)
                 for name in self.metric_names}
 
-    def report(self, examples, outputs):
+    def report(self, data, outputs, scores):
         """Returns the metrics, and `details`, as text."""
-        predictions, labels = self.decisions(outputs), self.label_ids(examples)
-        scores = self.metrics_of(predictions, labels)
+        predictions, labels = self.decisions(outputs), self.label_ids(data.examples)
         width = max(map(len, scores))
         return "\n".join([
             f"{self.name}: {len(labels)} examples", "", *(
@@ -229,19 +200,17 @@ class ClassificationTask(LabelledTask):
                         *metrics.interval(value, len(labels)))
                     if name in metrics.SHARES else "")
                 for name, value in scores.items()),
-            *self.details(outputs, predictions, labels)]) + "\n"
+            *(self.details(outputs, predictions, labels) if self.labels else [])]) + "\n"
 
     def details(self, outputs: Outputs, predictions: np.ndarray, labels: np.ndarray
                 ) -> list[str]:
         """Returns lines on each class, and on what is confused."""
         return ["", metrics.by_class(labels, predictions, self.labels)]
 
-    def kept_options(self, settings):
-        kept = super().kept_options(settings)
-        if self.soft:
-            kept |= {"probability_column": self.reading["probability_column"],
-                     "temperature": self.temperature}
-        return kept | ({"class_weights": self.class_weights} if self.class_weights else {})
+    def kept_options(self):
+        return {**({"class_weights": self.class_weights} if self.class_weights else {}),
+                **({"probability_column": self.reading["probability_column"],
+                    "temperature": self.temperature} if self.soft else {})}
 
     # --- files of predictions
 
@@ -323,7 +292,7 @@ class SeveralLabels(ClassificationTask):
 class Numbers(ClassificationTask):
     """A task of a number for each text, float32 [N]."""
 
-    problem_type = REGRESSION
+    problem_type, output = REGRESSION, "logits"
 
     def read(self, where, split):
         data = super().read(where, split)
@@ -341,10 +310,6 @@ class Numbers(ClassificationTask):
         check_labelled(examples)
         return np.array([example.label for example in examples], np.float32)
 
-    def rows(self, outputs, name="logits"):
-        """Returns the values [N, 1]."""
-        return super().rows(outputs, name).reshape(-1, 1)
-
     def decisions(self, outputs):
         return self.rows(outputs)[:, 0]
 
@@ -357,9 +322,6 @@ class Numbers(ClassificationTask):
     @staticmethod
     def loss_of_chance(labels, weights):
         return float(np.var(labels))
-
-    def details(self, outputs, predictions, labels):
-        return []
 
     def named(self, decision):
         return str(np.float32(decision))

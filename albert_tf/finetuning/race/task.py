@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -69,10 +70,8 @@ class RaceTask(LabelledTask):
     max_qa_length: int = option(
         128, "Maximum length of question and option together, in tokens; of longer ones "
         "the last tokens are kept.", least=1, kept=True)
-    high_only: bool = option(
-        False, "Use only the high-school passages.", kept=True)
-    middle_only: bool = option(
-        False, "Use only the middle-school passages.", kept=True)
+    high_only: bool = option(False, "Use only the high-school passages.", kept=True)
+    middle_only: bool = option(False, "Use only the middle-school passages.", kept=True)
 
     name = "race"
     main_metric = "accuracy"
@@ -93,11 +92,8 @@ class RaceTask(LabelledTask):
         """Reads the questions of a split (`RaceProcessor.read_examples` in the original
         implementation). Only "test" may lack answers. The order is: middle before high;
         within a level, the order of all.txt's lines, or of the numbers in the files'
-        names; within a passage, its own order. `where` is the folder RACE as downloaded,
-        or the one that contains it, or one of Parquet or Arrow files."""
-        levels = [level for level in LEVELS
-                  if not (self.high_only and level == "middle"
-                          or self.middle_only and level == "high")]
+        names; within a passage, its own order."""
+        levels = LEVELS[self.high_only:len(LEVELS) - self.middle_only]
         paths, examples = _row_files(where, split), []
         first: dict[str, RaceExample] = {}  # id → its first question
         numbers: collections.Counter[str] = collections.Counter()
@@ -145,8 +141,8 @@ class RaceTask(LabelledTask):
     def feature_settings(self, split):
         return {"max_qa_length": self.max_qa_length}
 
-    def featurize(self, example: RaceExample, *, tokenizer: FullTokenizer
-                  ) -> list[dict[str, list]]:
+    def featurize(self, example: RaceExample, *, tokenizer: FullTokenizer,
+                  is_training: bool = False) -> list[dict[str, list]]:
         """Computes the four sequences of a question (`convert_single_example` in the
         original implementation), [4, length of the longest], and label_ids [1], 0 if the
         answer is unknown.
@@ -354,14 +350,12 @@ class RaceCommand(Command):
     data_options = dict.fromkeys(("train", "dev", "test"), "data_dir")
     feature_options = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
 
-    def keeps(self, name):
-        # The levels exclude each other: a given one overrides both kept ones.
-        levels = ("high_only", "middle_only")
-        return name not in levels or not any(
-            self.values[level].present for level in levels)
-
     def task(self):
         values = self.values
+        # The levels exclude each other: one that is given overrides a kept one.
+        for level, other in itertools.permutations(("high_only", "middle_only")):
+            if values[level].present and not values[other].present:
+                values[other].value = False
         if values.task_name.lower() != "race":
             raise InputError(f"--task_name={values.task_name}: this script knows race "
                              "alone; run_classifier.py has other tasks.")

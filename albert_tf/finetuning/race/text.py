@@ -1,26 +1,18 @@
 """The features of questions with options, as of race.task, in TensorFlow's graph."""
 
-import dataclasses
-from typing import Sequence
-
 import tensorflow as tf
 
 from albert_tf.finetuning.text import TextTask, as_many, chosen, first_of
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 
-@dataclasses.dataclass(frozen=True)
 class Choices(TextTask):
     """The text task of a passage, a question and its options (race.task), N questions
-    with C options each. Question and option together keep their last `max_qa_length`
-    tokens; the passage gets the rest."""
-
-    labels: Sequence[str] = tuple("ABCD")
-    max_qa_length: int = 128
+    with C options each."""
 
     inputs = {"passage": 1, "question": 1, "options": 2}
 
-    def features(self, inputs):
+    def prepared(self, inputs):
         texts = as_many(inputs)
         passages = self.ids(texts["passage"])
         choices = tf.shape(texts["options"])[1]
@@ -37,13 +29,13 @@ class Choices(TextTask):
         parts = parts.with_values(tf.strings.join([parts.values, glue, option]))
         endings = self.ops.ids(tf.strings.reduce_join(parts, axis=-1))
         room = self.max_seq_length - NUM_SPECIAL_PAIR
-        endings = endings[:, -min(self.max_qa_length, room):]
+        endings = endings[:, -min(self.task.max_qa_length, room):]
         rows = tf.repeat(tf.range(passages.nrows()), choices)
         features = self.packed(
             first_of(tf.gather(passages, rows), room - endings.row_lengths()), endings,
             optional=False)
         return {name: tf.reshape(values, [-1, choices, tf.shape(values)[1]])
-                for name, values in features.items()}
+                for name, values in features.items()}, None
 
     def answers(self, inputs, context, outputs):
-        return chosen(outputs["probabilities"], self.labels)
+        return chosen(outputs["probabilities"], self.task.labels)

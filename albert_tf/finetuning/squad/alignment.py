@@ -41,26 +41,20 @@ _UP, _LEFT, _MATCH = 0, 1, 2
 
 
 class ParagraphAlignment(NamedTuple):
-    """A paragraph's tokens and their characters.
-
-    Attributes:
-      piece_ids: the id of each token.
-      starts, ends: the first and last character of each token, inclusive.
-      piece_of_start, piece_of_end: for each character of the paragraph, the first token
-        of an answer that starts there, and the last token of one that ends there.
-    """
+    """A paragraph's tokens and their characters."""
 
     piece_ids: list[int]
-    starts: list[int]
-    ends: list[int]
+    starts: list[int]  # The first character of each token,
+    ends: list[int]  # and the last, inclusive.
+    # For each character of the paragraph, the first token of an answer that starts there,
+    # and the last token of one that ends there.
     piece_of_start: list[int]
     piece_of_end: list[int]
 
 
 # The questions of a paragraph are adjacent, so that it is aligned once for all.
 @functools.lru_cache(maxsize=4)
-def align_paragraph(
-        text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
+def align_paragraph(text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
     """Splits a paragraph into tokens and finds their characters.
 
     If SentencePiece's pieces match less than MIN_MATCHED_SHARE of the characters, each
@@ -88,8 +82,7 @@ def align_paragraph(
         starting.tolist(), ending.tolist())
 
 
-def _align_by_lcs(
-        text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
+def _align_by_lcs(text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
     """Aligns SentencePiece's pieces (convert_examples_to_features in the original
     implementation)."""
     pieces = tokenizer.tokenize(tokenizer.prepare(text))
@@ -175,8 +168,7 @@ def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
     return matches if matched == enough else None
 
 
-def match_greedily(
-        chars: Sequence[str], text: str, band: int) -> Optional[np.ndarray]:
+def match_greedily(chars: Sequence[str], text: str, band: int) -> Optional[np.ndarray]:
     """Computes the result of match_by_table in one pass; None if it may differ.
 
     If all characters that occur in `text` can be found in it in order, that is the
@@ -202,8 +194,7 @@ def match_greedily(
     return np.array(matches)
 
 
-def match_by_table(
-        chars: Sequence[str], text: str, band: int) -> tuple[int, np.ndarray]:
+def match_by_table(chars: Sequence[str], text: str, band: int) -> tuple[int, np.ndarray]:
     """Computes the longest common subsequence within a band by dynamic programming.
     Returns the number of matched characters, and their positions as match_characters.
 

@@ -19,26 +19,19 @@ from albert_tf.rows import is_row_file, rows, typed
 
 
 class SquadExample(NamedTuple):
-    """One question about one paragraph.
-
-    Attributes:
-      answer_text, start_position: a training example's answer and the position of its
-        first character in the paragraph, "" and -1 if there is none; None in
-        prediction.
-      is_impossible: whether the file says that the paragraph has no answer; None if it
-        says nothing.
-      answers: those of the file; None if it says nothing.
-      where: "dev.json, article 1, paragraph 2, question 'q3'", or the row.
-    """
+    """One question about one paragraph."""
 
     qas_id: str
     question_text: str
     paragraph_text: str
+    # A training example's answer and the position of its first character in the
+    # paragraph, "" and -1 if there is none; None in prediction.
     answer_text: Optional[str] = None
     start_position: Optional[int] = None
+    # Whether the paragraph has no answer, and the answers; None if the file does not say.
     is_impossible: Optional[bool] = None
     answers: Optional[list[dict[str, Any]]] = None
-    where: str = ""
+    where: str = ""  # "dev.json, article 1, paragraph 2, question 'q3'", or the row.
 
     @property
     def truths(self) -> list[str]:

@@ -101,17 +101,11 @@ class Spans(Head):
 @dataclasses.dataclass(frozen=True)
 class ConditionalSpans(Head):
     """Scores starts, ends given the start, and answerability
-    (`squad_utils.create_v2_model`).
+    (`squad_utils.create_v2_model`)."""
 
-    Attributes:
-      start_n_top: the number of most probable starts that prediction uses.
-      end_n_top: the number of most probable ends that it returns for each start.
-      dropout_prob: the dropout rate of the answerability score.
-    """
-
-    start_n_top: int = 5
-    end_n_top: int = 5
-    dropout_prob: float = 0.1
+    start_n_top: int = 5  # The number of most probable starts that prediction uses.
+    end_n_top: int = 5  # The number of most probable ends that it returns for each start.
+    dropout_prob: float = 0.1  # Of the answerability score.
 
     name, title = "conditional_spans", "head of SQuAD 2.0"
     task, fixed_width = "answer", True
@@ -280,7 +274,6 @@ class Questions(Answering):
     """Answers a question with words of a passage, in windows as in training."""
 
     fields = (Field("question"), Field("passage"))
-    version_2 = False
     in_windows = True
 
     def __init__(self, model, head):
@@ -294,7 +287,7 @@ class Questions(Answering):
             max(1, self.max_length - NUM_SPECIAL_PAIR - 1))
         self.max_length = min(self.max_length, self.setting("max_seq_length", 384))
         self.task = squad.SquadTask(
-            self.version_2, max_seq_length=self.max_length, **options)
+            head.has_threshold, max_seq_length=self.max_length, **options)
         self.threshold = model.threshold
 
     @property
@@ -314,8 +307,7 @@ class Questions(Answering):
 
     def request(self, given, top_k):
         example = SquadExample("", given["question"], given["passage"])
-        windows = self.task.featurize(
-            example, tokenizer=self.tokenizer, is_training=False)
+        windows = self.task.featurize(example, tokenizer=self.tokenizer)
         columns = list(self.task.records([windows]))
 
         def answer(outputs):
@@ -323,7 +315,8 @@ class Questions(Answering):
                 {name: [row[name] for row in rows] for name in rows[0]}
                 for rows in (outputs, columns)))
             start, end, score = predictions.best[""]
-            found = {"null_odds": predictions.null_odds[""]} if self.version_2 else {}
+            found = {"null_odds": predictions.null_odds[""]} if (
+                self.head.has_threshold) else {}
             if found and found["null_odds"] >= self.threshold:
                 start = end = 0
             return {"answer": example.paragraph_text[start:end], "start": start,
@@ -339,8 +332,6 @@ class Questions(Answering):
 
 class UnanswerableQuestions(Questions):
     """Answers as Questions does, for models that may find that there is no answer."""
-
-    version_2 = True
 
     def exchanged(self, features):
         """Computes the head's own outputs, and `start_logits` and `end_logits` [B, S]:

@@ -30,7 +30,7 @@ NO_WINDOW_NULL_ODDS = 1e6
 # without and with null odds.
 NO_SPAN = {False: ("empty", 0.0), True: ("", -1e6)}
 
-# Columns of SQuAD's table of features (dataset.span_spec) or of a model's outputs: name →
+# Columns of SQuAD's table of features (SquadTask.spec) or of a model's outputs: name →
 # one entry for each window. The first token of the paragraph is at position
 # paragraph_len - 1 - len(tok_start_to_orig_index).
 Columns = Mapping[str, Sequence]

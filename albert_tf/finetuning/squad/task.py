@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files, options, text_files
-from albert_tf.checkpoints.checkpoint import head_of
+from albert_tf.checkpoints.checkpoint import head_of, some
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.command import Command, features_option
@@ -34,24 +34,13 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 _MOST_TRIED = 1000  # starts and ends, in pairs
 
 
-def check_room(max_seq_length: int, max_query_length: int) -> None:
-    """Raises InputError if the lengths leave no token of a window for the paragraph."""
-    least = max_query_length + NUM_SPECIAL_PAIR + 1
-    if max_seq_length < least:
-        raise InputError(
-            f"--max_seq_length={max_seq_length} leaves no room for the paragraph "
-            f"beside a question of --max_query_length={max_query_length} tokens; give "
-            f"at least {least}.")
-
-
 @dataclasses.dataclass(frozen=True)
 class SquadTask(FineTuningTask):
     """The SQuAD task, with the options of its windows and answers.
 
         task = SquadTask(version_2=True)
         questions = task.read("dev-v2.0.json")
-        windows = task.featurize(
-            questions.examples[0], tokenizer=tokenizer, is_training=False)
+        windows = task.featurize(questions.examples[0], tokenizer=tokenizer)
     """
 
     version_2: bool = option(
@@ -101,7 +90,12 @@ class SquadTask(FineTuningTask):
 
     def __post_init__(self):
         options.check(self)
-        check_room(self.max_seq_length, self.max_query_length)
+        least = self.max_query_length + NUM_SPECIAL_PAIR + 1
+        if self.max_seq_length < least:
+            raise InputError(
+                f"--max_seq_length={self.max_seq_length} leaves no room for the paragraph "
+                f"beside a question of --max_query_length={self.max_query_length} tokens; "
+                f"give at least {least}.")
 
     @property
     def metric_names(self) -> Sequence[str]:
@@ -161,12 +155,8 @@ class SquadTask(FineTuningTask):
             sequence("tok_end_to_orig_index", parsed=False),
             sequence("token_is_max_context", parsed=False, limit=2)))
 
-    def featurizer(self, split, settings):
-        return functools.partial(self.featurize, tokenizer=settings.tokenizer,
-                                 is_training=split == "train")
-
     def featurize(self, example: SquadExample, *, tokenizer: FullTokenizer,
-                  is_training: bool) -> list[dict[str, list[int]]]:
+                  is_training: bool = False) -> list[dict[str, list[int]]]:
         """Computes the windows of one example (convert_examples_to_features in the
         original implementation).
 
@@ -236,10 +226,9 @@ class SquadTask(FineTuningTask):
             if dropped:
                 logging.warning(
                     "%s: %d of %d questions are %s, because their paragraph or answer "
-                    "has no tokens with known characters: %s%s",
-                    data.paths[0], len(dropped), len(data.examples),
-                    "left out" if split == "train" else "answered with \"\"",
-                    ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
+                    "has no tokens with known characters: %s.",
+                    data.paths[0], len(dropped), len(data.examples), "left out" if (
+                        split == "train") else "answered with \"\"", some(dropped, 10))
             # [CLS] and [SEP] have the question's segment, too.
             full = sum(np.count_nonzero(columns["segment_ids"][row] == 0)
                        >= self.max_query_length + 2 for row in first)
@@ -256,9 +245,8 @@ class SquadTask(FineTuningTask):
         return head_of("conditional_spans", start_n_top=self.start_n_top,
                        end_n_top=self.end_n_top, dropout_prob=settings.dropout_prob)
 
-    def kept_options(self, settings):
-        return {"task": self.name, "num_warmup_steps": settings.num_warmup_steps,
-                **settings.options}
+    def kept_options(self):
+        return {"task": self.name}
 
     def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> scoring.Answers:
@@ -299,8 +287,7 @@ class SquadTask(FineTuningTask):
 
     def write_predictions(self, folder, data, outputs, table, prediction_file="",
                           all_probabilities=False):
-        """Writes the predictions for the official scripts, and a readable table; returns
-        the paths.
+        """Writes the predictions for the official scripts, and a readable table.
 
           predictions.json        answer by question id, the format of a submission
           nbest_predictions.json  the best answers with their probabilities, by id

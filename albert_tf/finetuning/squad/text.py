@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.finetuning.squad.predictions import NO_SPAN, NO_WINDOW_NULL_ODDS
-from albert_tf.finetuning.squad.task import check_room
 from albert_tf.finetuning.text import TextTask, as_many, in_windows
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
@@ -31,30 +30,22 @@ class _Windows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Spans(TextTask):
-    """The text task of questions about passages; its options are those of SquadTask.
-    Questions whose null odds reach the threshold, None for version 1.1, have no answer.
-    """
+    """The text task of questions about passages (squad.task.SquadTask). Questions whose
+    null odds reach the threshold, None for version 1.1, have no answer."""
 
-    doc_stride: int = 128
-    max_query_length: int = 64
-    n_best_size: int = 20
-    max_answer_length: int = 30
     threshold: Optional[float] = None
 
     inputs = {"question": 1, "passage": 1}
 
-    def __post_init__(self):
-        check_room(self.max_seq_length, self.max_query_length)
-
     def prepared(self, inputs):
         texts = as_many(inputs)
-        question = self.ids(texts["question"])[:, :self.max_query_length]
+        question = self.ids(texts["question"])[:, :self.task.max_query_length]
         ids, starts, ends = self.ops.located(texts["passage"])
         # "▁" alone at the beginning has the first character, as in Python.
         ends = tf.maximum(ends, 0)
         windows = in_windows(
             ids, self.max_seq_length - NUM_SPECIAL_PAIR - question.row_lengths(),
-            self.doc_stride)
+            self.task.doc_stride)
         question = tf.gather(question, windows.text)
         features = self.packed(question, windows.of(ids), optional=False)
         position = tf.range(tf.shape(features["input_ids"], tf.int64)[1])
@@ -74,8 +65,8 @@ class Spans(TextTask):
         # The starts and ends of each window's spans, [W, k, 1] and [W, 1 or k, m].
         if self.threshold is None:
             (start_scores, starts), (end_scores, ends) = (tf.math.top_k(tf.pad(
-                outputs[f"{side}_log_probs"], [[0, 0], [0, self.n_best_size]],
-                constant_values=-np.inf), self.n_best_size) for side in ("start", "end"))
+                outputs[f"{side}_log_probs"], [[0, 0], [0, self.task.n_best_size]],
+                constant_values=-np.inf), self.task.n_best_size) for side in ("start", "end"))
             ends, end_scores = ends[:, tf.newaxis], end_scores[:, tf.newaxis]
         else:
             start_scores, starts, ends, end_scores = (outputs[name] for name in (
@@ -91,7 +82,7 @@ class Spans(TextTask):
                 positions, tf.shape(table)[1]), batch_dims=1)
 
         valid = (at(context.own, starts) & at(context.passage, ends)
-                 & (ends >= starts) & (ends - starts < self.max_answer_length))
+                 & (ends >= starts) & (ends - starts < self.task.max_answer_length))
         scores = tf.where(valid, tf.cast(start_scores[..., tf.newaxis], tf.float64)
                           + tf.cast(end_scores, tf.float64), -np.inf)
         # All spans of each question, [N, spans], and none. As in the original

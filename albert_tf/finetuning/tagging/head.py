@@ -17,12 +17,9 @@ from albert_tf.text.inputs import Field
 class TokenClassification(Head):
     """A label for every token, as in Hugging Face's class of this name; the original
     implementation has no such head. Outputs at positions of padding are meaningless.
-
-    Attributes:
-      dropout_prob: the dropout rate of the encoder's outputs in training.
     """
 
-    dropout_prob: float = 0.1
+    dropout_prob: float = 0.1  # Of the encoder's outputs in training.
 
     name, title = "token_classification", "head of token classification"
     task, reads, has_labels = "tag", "sequence_output", True
@@ -54,28 +51,22 @@ class TokenClassification(Head):
         `label_ids`, int [B, S]: label + 1 at the tokens that are trained, else 0."""
         import tensorflow as tf
 
-        from albert_tf.training import losses as parts
+        from albert_tf.finetuning import objectives
+        from albert_tf.training.losses import cross_entropy, hits
 
         def labels(features):
             return tf.maximum(features["label_ids"] - 1, 0)
 
-        def losses(outputs, features, denominators):
-            values = parts.cross_entropy(outputs["logits"], labels(features))
-            total = tf.math.divide_no_nan(tf.reduce_sum(
-                values * _word_weights(features)), denominators["words"])
-            return {"total_loss": total, "word_loss": values}
+        def accuracy(outputs, features):
+            return {"accuracy": hits(outputs["logits"], labels(features))}
 
-        def metrics(outputs, features, losses):
-            weights = _word_weights(features)
-            return {"loss": (losses["word_loss"], weights), "accuracy": (
-                parts.hits(outputs["logits"], labels(features)), weights)}
-
-        return parts.Objective(
-            lambda features: {"words": tf.reduce_sum(_word_weights(features))},
-            losses, metrics, lambda outputs, features: {
+        return objectives.mean_over_examples(
+            lambda outputs, features: cross_entropy(outputs["logits"], labels(features)),
+            accuracy, lambda outputs: {
                 **self.predictions(outputs),
                 # 64-bit integers are slow on TPUs.
-                "tags": tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)})
+                "tags": tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)},
+            _word_weights)
 
     def answering(self):
         return Tags

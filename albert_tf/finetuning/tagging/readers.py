@@ -41,25 +41,18 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Sentence(NamedTuple):
-    """A sentence of words with tags.
-
-    Attributes:
-      tags: the tag of each word, or None if they are unknown.
-      spans: the begin and end of each word in the text.
-      numbers: the number of the line or row of each word in the file, from 1.
-      lines: the cells of each line in a file of columns, from the end of the sentence
-        before, and which word it has: a column of predictions is added there.
-      fields: the other fields of an object of JSON lines or of a row.
-    """
+    """A sentence of words with tags."""
 
     words: tuple[str, ...]
-    tags: Optional[tuple[str, ...]]
+    tags: Optional[tuple[str, ...]]  # None if they are unknown.
     text: str
-    spans: Sequence[tuple[int, int]]
-    numbers: tuple[int, ...]
+    spans: Spans  # The begin and end of each word in the text.
+    numbers: tuple[int, ...]  # The line or row of each word in the file, from 1.
     path: str
+    # The cells of each line in a file of columns, from the end of the sentence before,
+    # and which word it has: a column of predictions is added there.
     lines: tuple[tuple[tuple[str, ...], Optional[int]], ...] = ()
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {}  # The other fields of an object of JSON lines or of a row.
 
     def where(self, word: int = 0) -> str:
         """Returns file and line or row of a word, for messages."""
@@ -76,11 +69,7 @@ class Tagged(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The options of reading files.
-
-    Attributes:
-      names: the tags of numbers that have no names in the file (JSON lines, Parquet).
-    """
+    """The options of reading files."""
 
     data_format: str = option(
         "auto", "Format of the files; auto: given by the extension (.conllu, .jsonl, "
@@ -101,6 +90,7 @@ class Reading:
     strip_numbers: bool = option(
         False, "Remove the segmentation number at the end of each word in columns, as in "
         "Weibo (\u79d10 \u62801).", kept=True)
+    # The tags of numbers that have no names in the file (JSON lines, Parquet).
     names: tuple[str, ...] = ()
 
     def format_of(self, path: str) -> str:
@@ -121,13 +111,8 @@ class Reading:
     def read(self, path: str, scheme: str = "iob2", tagged: Optional[bool] = True
              ) -> tuple[list[Sentence], Found]:
         """Reads the sentences of a file; returns them and what to note of its lines.
-
-        Args:
-          path: the file.
-          scheme: the scheme in which the entities of JSON lines become tags.
-          tagged: whether there are tags; None: if the file has a column or field for
-            them.
-        """
+        Entities of JSON lines become tags of the scheme. `tagged` says whether there are
+        tags; None: if the file has a column or field for them."""
         found: Found = collections.defaultdict(list)
         kind = self.format_of(path)
         sentences = [*(self._objects(path, kind == "parquet", scheme, tagged, found)
@@ -163,16 +148,17 @@ class Reading:
         tabs, width, word, column = self._layout(path, is_conllu, of_words, tagged)
         # conlleval expects the true tag in the last column but one.
         again = not is_conllu and column not in (None, width - 1)
-        lines, comments, words, tags, numbers = [], [], [], [], []
+        lines, comments, words = [], [], []  # words: each with its tag and line
         for number, line in [*all_lines, (0, "")]:  # An end follows the last sentence.
             cells = _cells(line, tabs)
             if ends(line):
                 if words:
+                    forms, tags, numbers = zip(*words)
                     yield Sentence(
-                        tuple(words), None if column is None else tuple(tags),
-                        *self._placed(words), tuple(numbers), path, tuple(lines),
+                        forms, None if column is None else tags, *self._placed(forms),
+                        numbers, path, tuple(lines),
                         {"comments": comments} if comments else {})
-                    lines, comments, words, tags, numbers = [], [], [], [], []
+                    lines, comments, words = [], [], []
                 cells = tuple(line.split())
                 lines.append((cells and (
                     *cells, *["O"] * (width + again + 1 - len(cells))), None))
@@ -200,9 +186,7 @@ class Reading:
                         "words outside entities have the tag O.")
                 lines.append(((*cells, *[tag] * again), len(words)))
                 is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
-                words.append(is_numbered[1] if is_numbered else cells[word])
-                tags.append(tag)
-                numbers.append(number)
+                words.append((is_numbered[1] if is_numbered else cells[word], tag, number))
 
     def _layout(self, path: str, is_conllu: bool, lines: Sequence[tuple[int, str]],
                 tagged: Optional[bool]) -> tuple[bool, int, int, Optional[int]]:

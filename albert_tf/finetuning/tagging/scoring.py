@@ -146,17 +146,12 @@ def as_tags(found: Iterable[Entity], num_words: int, scheme: str) -> list[str]:
 
 
 class Counts(NamedTuple):
-    """Counts of entities by type, or of tags if tags mark no entities.
+    """Counts of entities by type, or of tags if tags mark no entities."""
 
-    Attributes:
-      true, given, right: the numbers in the data, predicted, and predicted correctly.
-      right_words: the number of words with the right tag.
-    """
-
-    true: collections.Counter
-    given: collections.Counter
-    right: collections.Counter
-    right_words: int
+    true: collections.Counter  # The numbers in the data,
+    given: collections.Counter  # predicted,
+    right: collections.Counter  # and predicted correctly.
+    right_words: int  # The number of words with the right tag.
     words: int
 
     def table(self) -> dict[str, tuple[float, float, float, int]]:

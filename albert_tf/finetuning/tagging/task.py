@@ -10,7 +10,6 @@
 
 import collections
 import dataclasses
-import functools
 import json
 from typing import Any, Mapping, Optional, Sequence
 
@@ -42,15 +41,10 @@ class TaggingTask(FineTuningTask):
         task = build_task("train.conll")
         examples = task.read("dev.conll", "dev").examples
         windows = task.featurize(examples[0], tokenizer=tokenizer)
-
-    Attributes:
-      labels: the tag of each class id.
-      scheme: how tags mark entities; one of scoring.SCHEMES.
-      main_metric: the metric that chooses the best checkpoint; "": the first.
     """
 
-    labels: tuple[str, ...]
-    scheme: str = "none"
+    labels: tuple[str, ...]  # The tag of each class id.
+    scheme: str = "none"  # How tags mark entities; one of scoring.SCHEMES.
     reading: Reading = Reading()
     max_seq_length: int = 128
     doc_stride: int = option(
@@ -62,7 +56,7 @@ class TaggingTask(FineTuningTask):
     test_tags: Optional[bool] = option(
         None, "--test_file has tags, and predictions are scored against them; default: "
         "true if the file has a column or field for tags.")
-    main_metric: str = ""
+    main_metric: str = ""  # "": the first.
 
     name = "tagging"
     in_windows = True
@@ -151,14 +145,9 @@ class TaggingTask(FineTuningTask):
             *(Feature(name, "int64", (None,), parsed=False)
               for name in ("word_index", "word_place"))))
 
-    def featurizer(self, split, settings):
-        return functools.partial(
-            self.featurize, tokenizer=settings.tokenizer,
-            all_tokens=self.label_all_tokens and split == "train")
-
     def featurize(self, example: Sentence, *, tokenizer: FullTokenizer,
-                  all_tokens: bool = False) -> list[dict[str, list[int]]]:
-        """Computes the windows of a sentence, with labels of first or of `all_tokens`.
+                  is_training: bool = False) -> list[dict[str, list[int]]]:
+        """Computes the windows of a sentence, with labels of first or of all tokens.
 
         Each word is tokenized by itself; words that become empty after cleaning are
         replaced by [UNK]. A word's label, and its entry in word_index and word_place,
@@ -171,7 +160,8 @@ class TaggingTask(FineTuningTask):
             ids_of_word = ids_of_word or [tokenizer.unk_id]
             word_of[len(pieces)] = word
             tag = example.tags[word] if example.tags else ""
-            more = scoring.continued(tag, self.scheme) if all_tokens else ""
+            more = scoring.continued(tag, self.scheme) if (
+                is_training and self.label_all_tokens) else ""
             pieces += ids_of_word
             of_pieces += [ids.get(tag, 0)] + [ids.get(more, 0)] * (len(ids_of_word) - 1)
         spans = window_spans(len(pieces), self.max_seq_length - NUM_SPECIAL_SINGLE,
@@ -188,11 +178,6 @@ class TaggingTask(FineTuningTask):
                 **tokenizer.assembled(pieces[begin:end]), "label_ids": labels,
                 "word_index": [*words], "word_place": [*words.values()]})
         return windows
-
-    def length_of(self, example: Sentence, tokenizer: FullTokenizer) -> int:
-        """Returns the number of tokens of a sentence that is not divided."""
-        return NUM_SPECIAL_SINGLE + sum(
-            len(ids) or 1 for ids in tokenizer.encode_batch(example.words))
 
     def feature_settings(self, split):
         return {"labels": self.labels, "scheme": self.scheme,
@@ -235,13 +220,10 @@ class TaggingTask(FineTuningTask):
             len(predicted) == 1 < len(true)) else ""
 
     def chance_loss(self, data, table):
-        """Returns the loss of a model that knows only how frequent each tag is."""
         labels = table.columns["label_ids"].values
         return metrics.entropy(labels[labels > 0])
 
     def results(self, data, outputs, table):
-        """Returns F1, precision and recall of entities, and the accuracy of tags; for
-        the scheme "none" only the accuracy. The report has those of each type, too."""
         if not all(example.tags for example in data.examples):
             return {}, ""
         tagged = self.tagged(data.examples, outputs, table.columns)
@@ -257,7 +239,7 @@ class TaggingTask(FineTuningTask):
 
     def write_predictions(self, folder, data, outputs, table, prediction_file="",
                           all_probabilities=False):
-        """Writes the predictions for a file, and returns the paths.
+        """Writes the lines of the file, and answers.
 
           predictions.conll   the lines of the file with the predicted tags; for CoNLL-U
                               predictions.conllup, whose first line names the columns
@@ -387,6 +369,3 @@ class TaggingCommand(Command):
     def chosen(self, task):
         return {"labels": list(task.labels), "scheme": task.scheme,
                 "split_words": task.reading.split_words}
-
-    def text(self, task, settings, step):
-        return dict(split=task.reading.split_words)

@@ -9,9 +9,8 @@ same words and windows as finetuning.tagging.task, and finding the entities in t
 Shapes: N texts, V words of all texts, W windows, S positions, K tags.
 """
 
-import dataclasses
 import functools
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -32,26 +31,8 @@ class _Words(NamedTuple):
     place: tf.Tensor  # int64 [V, 2]
 
 
-@dataclasses.dataclass(frozen=True)
 class Tags(text_tasks.TextTask):
-    """The text task of tagging; its options are those of
-    finetuning.tagging.task.TaggingTask.
-
-    Attributes:
-      scheme: how tags mark entities, one of scoring.SCHEMES; "": detected from the
-        labels.
-      split: how a text is split into words; one of cleaning.WORD_SPLITS.
-    """
-
-    labels: Sequence[str] = ()
-    scheme: str = ""
-    split: str = "punctuation"
-    doc_stride: int = 64
-
-    def __post_init__(self):
-        super().__post_init__()
-        object.__setattr__(
-            self, "scheme", self.scheme or scoring.scheme_of_labels(self.labels))
+    """The text task of tagging (tagging.task.TaggingTask)."""
 
     def prepared(self, inputs):
         spans, strings = self._words(inputs["text"])
@@ -63,7 +44,7 @@ class Tags(text_tasks.TextTask):
         pieces = spans.with_values(ids).merge_dims(1, 2)
         windows = text_tasks.in_windows(
             pieces, tf.fill([pieces.nrows()], tf.constant(
-                self.max_seq_length - NUM_SPECIAL_SINGLE, tf.int64)), self.doc_stride)
+                self.max_seq_length - NUM_SPECIAL_SINGLE, tf.int64)), self.task.doc_stride)
         # For each token, the number of the word that begins there, from 1, else 0.
         word_at = tf.scatter_nd(
             ids.row_starts()[:, tf.newaxis], tf.range(1, ids.nrows() + 1),
@@ -95,10 +76,10 @@ class Tags(text_tasks.TextTask):
         scores = tf.gather_nd(outputs["probabilities"], context.place)  # [V, K]
         tags = tf.argmax(scores, axis=-1)
         result = {"words": context.strings,
-                  "tags": tf.gather(tf.constant(list(self.labels)), tags)}
+                  "tags": tf.gather(tf.constant(list(self.task.labels)), tags)}
         result = {name: context.spans.with_values(values).to_tensor()
                   for name, values in result.items()}
-        return result if self.scheme == "none" else result | self._entities(
+        return result if self.task.scheme == "none" else result | self._entities(
             inputs["text"], context.spans, tags,
             tf.cast(tf.reduce_max(scores, axis=-1), tf.float64))
 
@@ -108,7 +89,7 @@ class Tags(text_tasks.TextTask):
         rows, place = chars.value_rowids(), tf.range(tf.size(chars.values, tf.int64))
         place -= tf.gather(chars.row_starts(), rows)
         space = in_graph.is_space()(chars.values) > 0
-        alone = _stands_alone(self.split)(chars.values) > 0
+        alone = _stands_alone(self.task.reading.split_words)(chars.values) > 0
         begins = ~space & (alone | tf.equal(place, 0) | tf.concat(
             [[True], space | alone], 0)[:-1])
         letters = Ragged.from_row_starts(
@@ -121,10 +102,11 @@ class Tags(text_tasks.TextTask):
     def _entities(self, texts, spans, tags, scores):
         """Computes scoring.entities: each begins before a word and ends before a later
         one, or before an additional word outside entities that follows each text."""
-        size = tf.constant(len(self.labels), tf.int64)
+        labels = self.task.labels
+        size = tf.constant(len(labels), tf.int64)
         # Labels that belong to no scheme are outside entities.
         parsed = [tag if tag[0] else scoring.EDGE for tag in map(
-            scoring.parse, [*self.labels, scoring.OUTSIDE])]
+            scoring.parse, [*labels, scoring.OUTSIDE])]
         divided = np.array([[scoring.divided(before, here) for here in parsed]
                             for before in parsed])
         inside = np.array([prefix != scoring.OUTSIDE for prefix, _ in parsed])

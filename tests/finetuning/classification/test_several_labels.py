@@ -175,7 +175,7 @@ def test_predictions_and_report(tmp_path):
     outputs = {"probabilities": np.where(GIVEN, 0.5, 0.2).astype(np.float32)}
     assert task.score(data, outputs, None) == pytest.approx({
         "micro_f1": 6 / 8, "macro_f1": 5 / 9, "exact_match": 0.5})
-    report = task.report(data.examples, outputs)
+    report = task.results(data, outputs, None)[1]
     assert "macro_f1     0.5556" in report and "samples avg" in report
     assert "Of all thresholds, 0.35 has the highest micro_f1" in report
     assert task.failure(data, outputs, None) == ""
@@ -198,7 +198,7 @@ def test_an_average_and_its_report_are_of_the_same_classes():
     data = ExampleSet([custom.Example("1", "x", None, label) for label in "ab"])
     outputs = {"probabilities": np.eye(3, dtype=np.float32)[:2]}
     assert task.score(data, outputs, None)["macro_f1"] == 1
-    report = task.report(data.examples, outputs)
+    report = task.results(data, outputs, None)[1]
     assert [line.split()[-2] for line in report.splitlines() if "macro avg" in line] == [
         "1.0000"]
     assert "\n\nNeither in the data nor predicted: c.\n\n" in report
@@ -212,7 +212,7 @@ def test_a_single_label_is_given_or_not():
     outputs = {"probabilities": np.array([[0.9], [0.1], [0.8], [0.2]], np.float32)}
     assert task.score(data, outputs, None) == {
         "micro_f1": 0.5, "macro_f1": 0.5, "exact_match": 0.5}
-    [line] = [line for line in task.report(data.examples, outputs).splitlines()
+    [line] = [line for line in task.results(data, outputs, None)[1].splitlines()
               if line.split()[:1] == ["late"]]
     assert line.split() == ["late", "0.5000", "0.5000", "0.5000", "2"]
 

@@ -420,10 +420,10 @@ def test_all_tokens_of_a_word_may_be_trained(
                                                                 tags.split())))
     task = build_task(path, scheme=scheme, label_all_tokens=True)
     assert task.labels == tuple(labels.split())
-    settings = types.SimpleNamespace(tokenizer=word_pieces)
     [example] = task.read(path, "train").examples
-    [window], [scored] = (task.featurizer(split, settings)(example)
-                          for split in ("train", "dev"))
+    [window], [scored] = (task.featurize(
+        example, tokenizer=word_pieces, is_training=is_training)
+                          for is_training in (True, False))
     assert window["label_ids"] == trained
     firsts = {0, 1, 3, 4}  # Scores are those of words: of their first tokens.
     assert scored == {**window, "label_ids": [
