@@ -27,8 +27,7 @@ from albert_tf.training.options import Sequences
 # Before this step no advice is given on a model that does not learn.
 _FEW_STEPS = 10
 
-# Exports a model, given its metrics (empty if not evaluated) and its step.
-Export = Callable[[Any, Mapping[str, float], int], None]
+Export = Callable[[Any, Mapping[str, float], int], None]  # model, metrics or {}, step
 
 
 def fine_tune(task: FineTuningTask, settings: Settings,

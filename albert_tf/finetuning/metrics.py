@@ -163,8 +163,7 @@ def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) 
         return text
     matrix = confusion_matrix(labels, predictions, labels=listed)
     names = [_short(names[i]) for i in listed]
-    cells = [["", *names],
-             *([name, *map(str, row)] for name, row in zip(names, matrix))]
+    cells = [["", *names], *([name, *map(str, row)] for name, row in zip(names, matrix))]
     widths = [max(map(len, column)) for column in zip(*cells)]
     return text + "\n\nRows are the labels, columns the predictions:\n\n" + "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths))

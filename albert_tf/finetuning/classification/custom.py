@@ -153,7 +153,6 @@ def build_task(data: OwnData, labels: Sequence[str] | None = None) -> Classifica
     return kind(
         name="custom", labels=labels, metric_names=names, main_metric=names[0],
         reader=functools.partial(_read_split, data=data, labels=labels, ordered=ordered),
-        positive_label=labels[1] if "f1" in names else None,
         pairs=data.text_b_column is not None, column_names=_column_names(data),
         reading={name: getattr(data, name) for name in (
             "text_column", "text_b_column", "label_column", "header", "delimiter",

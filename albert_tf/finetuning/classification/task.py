@@ -62,7 +62,7 @@ class ClassificationTask(LabelledTask):
     main_metric: str
     reader: Callable[[str, str], ExampleSet]  # Folder or file, split → the examples.
     max_seq_length: int = 512
-    positive_label: str | None = None  # The label whose F1 is reported.
+    positive_label: str | None = None  # The label whose F1 is reported; None: the second.
     submission_file: str = ""  # The name of the file for GLUE's leaderboard,
     submission_range: tuple[float, float] | None = None  # which has such numbers only.
     pairs: bool = False  # Whether an example is two texts.

@@ -235,16 +235,11 @@ def _row_files(data_dir: str, split: str) -> list[str]:
     for name in {"dev": ("dev", "validation")}.get(split, (split,)):
         folder = os.path.join(data_dir, name)
         # `datasets` keeps intermediate results beside what it saves to disk.
-        paths += [os.path.join(data_dir, file) for file in _visible(data_dir)
+        paths += [os.path.join(data_dir, file) for file in files.names_in(data_dir)
                   if re.match(rf"{name}\b", file)] + [
-            os.path.join(folder, file) for file in _visible(folder)
-            if not file.startswith("cache-")]
+            os.path.join(folder, file) for file in files.names_in(folder)
+            if not file.startswith((".", "cache-"))]
     return [path for path in paths if is_row_file(path)]
-
-
-def _visible(folder: str) -> list[str]:
-    """Returns the names in a folder, without hidden ones."""
-    return [name for name in files.names_in(folder) if not name.startswith(".")]
 
 
 def _of_rows(paths: Sequence[str]) -> Iterator[_Passage]:
@@ -275,7 +270,8 @@ def _of_folders(data_dir: str, split: str, levels: Sequence[str]) -> Iterator[_P
             f"nor a file {split}*.parquet; give the folder RACE, or --nodo_{use}.")
     for level in levels:
         folder = os.path.join(of_split, level)
-        names = [name for name in _visible(folder) if name.endswith(".txt")]
+        names = [name for name in files.names_in(folder)
+                 if name.endswith(".txt") and not name.startswith(".")]
         if not names or len(names) > 1 and _WHOLE_LEVEL in names:
             raise InputError(
                 f"{folder}: there is no .txt file, or {_WHOLE_LEVEL} and others, so that "

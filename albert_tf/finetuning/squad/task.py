@@ -27,8 +27,7 @@ from albert_tf.finetuning.squad.dataset import (
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
-from albert_tf.tokenization.sequences import (
-    NUM_SPECIAL_PAIR, max_context, window_spans)
+from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, max_context, window_spans
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _MOST_TRIED = 1000  # starts and ends, in pairs

@@ -16,8 +16,7 @@ from albert_tf.text.inputs import Field
 @dataclasses.dataclass(frozen=True)
 class TokenClassification(Head):
     """A label for every token, as in Hugging Face's class of this name; the original
-    implementation has no such head. Outputs at positions of padding are meaningless.
-    """
+    implementation has no such head. Outputs at padding are meaningless."""
 
     dropout_prob: float = 0.1  # Of the encoder's outputs in training.
 
