@@ -184,8 +184,7 @@ class ClassificationTask(LabelledTask):
 
     def score(self, data, outputs, table):
         predictions, labels = self.decisions(outputs), self.label_ids(data.examples)
-        positive = (1 if self.positive_label is None
-                    else self.labels.index(self.positive_label))
+        positive = self.labels.index(self.positive_label) if self.positive_label else 1
         return {name: metrics.compute(name, predictions, labels, positive)
                 for name in self.metric_names}
 
