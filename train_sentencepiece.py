@@ -13,7 +13,6 @@ words start.
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
-import dataclasses
 import itertools
 import os
 import time
@@ -76,16 +75,14 @@ def main(argv):
                          f"without .model, as in {os.path.join(prefix, 'spm')}.")
     files.prepare_outputs({"--output_prefix": [f"{prefix}.model", f"{prefix}.vocab"]},
                           {"--input_file": paths})
-    options = given(train_sentencepiece.Options, FLAGS)
-    language = languages.of_corpora(paths)
-    if not language:
-        languages.warn_of_losses(
-            paths, not FLAGS["strip_accents"].present, by_script=True)
-    elif not FLAGS["strip_accents"].present:
-        options = dataclasses.replace(
-            options, strip_accents=language.strip_accents)
-    if language and language.word_start != "release":
-        options = dataclasses.replace(options, word_start=language.word_start)
+    chosen = FLAGS["strip_accents"].present
+    if language := languages.of_corpora(paths):
+        options = given(
+            train_sentencepiece.Options, FLAGS, word_start=language.word_start,
+            strip_accents=FLAGS.strip_accents if chosen else language.strip_accents)
+    else:
+        languages.warn_of_losses(paths, not chosen, by_script=True)
+        options = given(train_sentencepiece.Options, FLAGS)
     started = time.time()
     # Both files are opened before the training, so that a folder that cannot be
     # written is reported now.

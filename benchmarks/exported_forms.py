@@ -72,10 +72,8 @@ class _SavedModel:
 
     def __init__(self, folder):
         import tensorflow as tf
+        import tensorflow_text  # noqa: F401  # Registers the model's operations.
 
-        from albert_tf.tokenization import in_graph
-
-        in_graph.tensorflow_text()  # Registers the operations that the model needs.
         self._model = tf.saved_model.load(folder)
         self._call = self._model.signatures["serving_default"]
         self._constant = tf.constant

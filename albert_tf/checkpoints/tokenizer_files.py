@@ -90,7 +90,7 @@ def _added(folder: str) -> list[AddedToken]:
                 found += [AddedToken(token, int(token_id), special=False)
                           for token, token_id in content.items()]
                 continue
-            found += [AddedToken.of({**token}, int(token_id)) for token_id, token in (
+            found += [AddedToken.of({"id": int(token_id), **token}) for token_id, token in (
                 content.get("added_tokens_decoder") or {}).items()]
             for key in ("additional_special_tokens", "extra_special_tokens"):
                 given = content.get(key) or ()
@@ -140,9 +140,7 @@ def _beyond(tokenizer: FullTokenizer, added: Iterable[AddedToken]) -> list[Added
 
 def _in_json(path: str, added: Sequence[AddedToken]) -> FullTokenizer:
     """Returns a tokenizer.json's tokenizer, or an equal one by the spiece.model beside."""
-    own = {token["content"] for token in hf_tokenizer.read_json(path)[0]["added_tokens"]}
-    tokenizer = FullTokenizer(path, rules=Rules(added=tuple(
-        token for token in added if token.content not in own)))
+    tokenizer = FullTokenizer(path, rules=Rules(added=tuple(added)))
     other = os.path.join(os.path.dirname(path), _SPM)
     if not tokenizer.uses_sentencepiece:
         return tokenizer

@@ -138,8 +138,8 @@ class Windows(NamedTuple):
 
 
 def in_windows(pieces: tf.RaggedTensor, room: tf.Tensor, stride: int) -> Windows:
-    """Computes sequences.window_spans and max_context for texts [N, (tokens)], whose
-    windows have `room` [N] for tokens. A text without tokens has no window."""
+    """Computes sequences.windows_of for texts [N, (tokens)], whose windows have `room`
+    [N] for tokens. A text without tokens has no window."""
     total, step = pieces.row_lengths(), tf.minimum(room, stride)
     counts = tf.where(total > 0, 1 + tf.maximum(
         -((room - total) // step), 0), tf.zeros_like(total))

@@ -92,9 +92,10 @@ def features_of(instance: Instance, tokenizer: FullTokenizer,
     slots = options.masking.num_prediction_slots
     labels = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
     return {
-        **sequences.pad_inputs(
-            tokenizer.convert_tokens_to_ids(instance.tokens), instance.segment_ids,
-            options.max_seq_length),
+        **sequences.pad_inputs({
+            "input_ids": tokenizer.convert_tokens_to_ids(instance.tokens),
+            "input_mask": [1] * len(instance.tokens),
+            "segment_ids": instance.segment_ids}, options.max_seq_length),
         "token_boundary": sequences.pad(
             instance.token_boundary, options.max_seq_length),
         "masked_lm_positions": sequences.pad(instance.masked_lm_positions, slots),

@@ -17,7 +17,7 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import vocabulary
+from albert_tf.checkpoints import tokenizer_files, vocabulary
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
@@ -83,8 +83,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     # layer, which takes many times as long to write and to load. Only variables that
     # the functions read are stored; a kernel with a copy for serving is not.
     module.weights = list(serve.get_concrete_function().graph.variables)
-    contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode(),
-                **(text.ops.assets if text else {})}
+    contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode()}
     if settings:
         contents[vocabulary.TASK_FILE] = json.dumps(
             vocabulary.elsewhere(settings), indent=1).encode()
@@ -95,7 +94,10 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
         for name, content in contents.items():
             files.write(os.path.join(at, name), content)
-        module.files = [tf.saved_model.Asset(os.path.join(at, name)) for name in contents]
+        if text:
+            tokenizer_files.write_plain(text.tokenizer, at)
+        module.files = [tf.saved_model.Asset(os.path.join(at, name))
+                        for name in sorted(files.names_in(at))]
         # A served model is not trained; custom gradients would be traced, stored
         # and loaded for nothing.
         tf.saved_model.save(

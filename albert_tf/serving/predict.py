@@ -291,14 +291,13 @@ class Masks(Answering):
         if not masks:
             raise InputError(f"the text has no {MASK} to fill; add one.")
         [(first, second)], cut = sequences.fitted(first, second or [], self.max_length)
-        ids, segments = sequences.assemble(
-            first, second or None, self.tokenizer.cls_id, self.tokenizer.sep_id)
-        positions = [i for i, token in enumerate(ids) if token == self.tokenizer.mask_id]
+        row = self.tokenizer.assembled(first, second or None)
+        positions = [i for i, token in enumerate(row["input_ids"])
+                     if token == self.tokenizer.mask_id]
         if len(positions) < masks:
             raise InputError(f"a {MASK} is after the {self.max_length} tokens that the "
                              "model reads; give a shorter text.")
-        row = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments,
-               "masked_lm_positions": positions}
+        row["masked_lm_positions"] = positions
         return Request([row], lambda outputs: {"masks": [
             self._likeliest(scores, top_k) for scores in
             outputs[0]["probabilities"][:len(positions)]]}, self, cut)

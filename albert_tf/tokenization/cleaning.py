@@ -1,16 +1,15 @@
 """Character classes and text preparation, optionally with the source of each character:
 white space collapses, a ligature becomes two letters, an accent is removed."""
 
-import contextlib
 import functools
 import re
 import sys
 import unicodedata
-from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from albert_tf.errors import InputError, reading
+from albert_tf.errors import reading
 
 UNDERLINE = "\u2581"  # It represents a blank; SentencePiece puts it before each word.
 # The blocks of Chinese characters that are separate tokens in the original implementation
@@ -33,10 +32,10 @@ class AddedToken(NamedTuple):
     special: bool = True
 
     @classmethod
-    def of(cls, given: Any, token_id: Optional[int] = None) -> "AddedToken":
+    def of(cls, given: Any) -> "AddedToken":
         """Returns the token that a JSON file of Hugging Face's describes."""
         given = {"content": given} if isinstance(given, str) else given
-        values = {"id": token_id, "normalized": not given.get("special", True), **given}
+        values = {"id": None, "normalized": not given.get("special", True), **given}
         if not (type(values["content"]) is str and values["content"]
                 and isinstance(values["id"], int | None)):
             raise ValueError(f"an added token is {given!r:.80}")
@@ -87,16 +86,9 @@ def split_words(text: str, split: str = "punctuation") -> list[tuple[int, int]]:
     White space (str.isspace) is in no word. With "punctuation" each punctuation mark and
     each Chinese character is a word, as in BERT; with "characters" each character.
     """
-    spans: list[tuple[int, int]] = []
-    inside = False
-    for i, char in enumerate(text):
-        joins = not (char.isspace() or stands_alone(char, split))
-        if inside and joins:
-            spans[-1] = (spans[-1][0], i + 1)
-        elif not char.isspace():
-            spans.append((i, i + 1))
-        inside = joins
-    return spans
+    kinds = "".join(" " if char.isspace() else "." if stands_alone(char, split) else "a"
+                    for char in text)
+    return [word.span() for word in re.finditer("a+|[.]", kinds)]
 
 
 def stands_alone(char: str, split: str) -> bool:
@@ -105,18 +97,6 @@ def stands_alone(char: str, split: str) -> bool:
     return split == "characters" or split == "punctuation" and (
         unicodedata.category(char)[0] in ("PS" if char.isascii() else "P")
         or any(first <= ord(char) <= last for first, last in CHINESE_RANGES))
-
-
-@contextlib.contextmanager
-def encodable(texts: str | Iterable[str]) -> Iterator[None]:
-    """Raises InputError for half a surrogate pair, which UTF-8 cannot represent."""
-    try:
-        yield
-    except (RuntimeError, TypeError, UnicodeError) as error:
-        if re.search("[\ud800-\udfff]", "".join(texts)):
-            raise InputError("A text has half a surrogate pair, which is not a "
-                             "character; fix the source of the text.") from error
-        raise
 
 
 def ends_in_digit_comma(piece: str) -> bool:
@@ -161,15 +141,6 @@ def _accents(all_marks: bool) -> np.ndarray:
         table[ord(char)] = (unicodedata.category(char)[0] == "M" if all_marks
                             else unicodedata.combining(char))
     return table
-
-
-def preprocess_batch(texts: Sequence[str], lower: bool = True,
-                     strip_accents: bool = True, rules: Rules = ORIGINAL) -> list[str]:
-    """Returns preprocess_text for each text, faster: together, with line feeds between
-    them, across which nothing acts."""
-    whole = "\n".join([" ".join(text.split()) for text in texts])
-    return preprocess_text(whole, lower, False, strip_accents, rules).split("\n") if (
-        texts) else []
 
 
 @functools.lru_cache(maxsize=100_000)

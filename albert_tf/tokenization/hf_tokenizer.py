@@ -18,9 +18,10 @@ from tokenizers import normalizers
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
-from albert_tf.tokenization.cleaning import (
-    UNDERLINE, AddedToken, Rules, encodable, ends_in_digit_comma)
-from albert_tf.tokenization.tokenizer import FullTokenizer, PieceSpan, model_proto
+from albert_tf.tokenization.cleaning import UNDERLINE, AddedToken, ends_in_digit_comma
+from albert_tf.tokenization.sequences import assemble
+from albert_tf.tokenization.tokenizer import (
+    FullTokenizer, PieceSpan, SentencePieceTokenizer, model_proto)
 
 # The library's threads would disturb those of processes that are forked later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -31,22 +32,24 @@ class HfTokenizer(FullTokenizer):
 
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
               ) -> Sequence[str]:
-        self.is_json = is_file(path)
         names: Sequence[str] = ("[PAD]", "[UNK]")
+        listed: list[AddedToken] = []
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
-        if self.is_json:
-            value, self.vocab = read_json(path)
-            listed = list(map(AddedToken.of, value["added_tokens"]))
+        if is_file(path):
+            value, self._engine = read_json(path)
             with reading(path, binary=True):
-                self._engine = tokenizers.Tokenizer.from_str(json.dumps({
-                    **value, "added_tokens": [], "truncation": None, "padding": None}))
-            self.uses_sentencepiece = value["model"]["type"] == "Unigram"
-            if self.uses_sentencepiece:
-                names = ("<pad>", dict(enumerate(self.vocab)).get(
-                    value["model"].get("unk_id"), "unk_id"))
-            with reading(path, binary=True):  # It says itself how it cleans.
+                listed = [AddedToken.of({**token})
+                          for token in value.get("added_tokens") or ()]
+                model = value["model"]
+                self.uses_sentencepiece = model["type"] == "Unigram"
+                if self.uses_sentencepiece:
+                    names = ("<pad>", model["vocab"][model["unk_id"]][0])
+                # It says itself how it cleans.
                 self.strip_accents = self.normalized("é") in "eE"
                 self.do_lower_case = self.normalized("A") == "a"
+            contents = {token.content for token in listed}
+            self.rules = self.rules._replace(added=tuple(
+                token for token in self.rules.added if token.content not in contents))
             if strips not in (None, self.strip_accents) or (
                     lower is False and self.do_lower_case):
                 raise InputError(
@@ -58,56 +61,57 @@ class HfTokenizer(FullTokenizer):
                     normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
                 self.do_lower_case = True
         elif self.uses_sentencepiece:
-            rules = self.rules._replace(added=())
-            plain = FullTokenizer(None, lower, path, strips, rules)
-            self.vocab, self.strip_accents = plain.vocab, plain.strip_accents
+            plain = SentencePieceTokenizer(
+                None, lower, path, strips, self.rules._replace(added=()))
+            self.strip_accents = plain.strip_accents
             names = plain.convert_ids_to_tokens([plain.pad_id, plain.unk_id])
-            self._engine = _of_sentencepiece(
-                path, self.do_lower_case, self.strip_accents, rules)
+            self._engine = _of_sentencepiece(plain)
         else:
             # As load_vocab in the original: a line is read up to its first white space, an
             # empty line is the token " ", and a repeated token uses no id.
-            self.vocab = {}
+            ids: dict[str, int] = {}
             for _, line in text_files.read_lines(path):
-                self.vocab.setdefault((line.split() or [" "])[0], len(self.vocab))
-            self._engine = _of_word_pieces(
-                self.vocab, self.do_lower_case, self.strip_accents, self.rules)
-        if not self.is_json:
-            self._engine.post_processor = tokenizers.processors.TemplateProcessing(
-                single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                special_tokens=[(name, self.vocab.get(name, 0))
-                                for name in ("[CLS]", "[SEP]")])
-            listed = [AddedToken(name) for name in (*names, "[CLS]", "[SEP]", "[MASK]")
-                      if name in self.vocab]
-        self._find_added(listed, names, path)
+                ids.setdefault((line.split() or [" "])[0], len(ids))
+            self._engine = tokenizers.Tokenizer(tokenizers.models.WordPiece(
+                ids, unk_token="[UNK]",
+                max_input_chars_per_word=self.rules.max_word_chars))
+            self._engine.normalizer = normalizers.BertNormalizer(
+                handle_chinese_chars=self.rules.split_chinese, lowercase=self.do_lower_case,
+                strip_accents=self.strip_accents and (
+                    self.do_lower_case or self.rules.strips_cased))
+            self._engine.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+            self._engine.decoder = tokenizers.decoders.WordPiece()
+        self._find_added(listed, {"[CLS]", "[SEP]", "[MASK]", *names}, path)
+        self._engine.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(name, self.vocab.get(name, 0)) for name in ("[CLS]", "[SEP]")])
         return names
 
-    def _find_added(self, listed: Iterable[AddedToken], names: Sequence[str], path: str
-                    ) -> None:
-        """Lets the library find added tokens in texts, but for ALBERT's own: "[CLS]" in
-        a text is ordinary text. `vocab` gets those that are behind it."""
-        placed: list[AddedToken] = []
+    def _find_added(self, listed: Iterable[AddedToken], own: set[str], path: str) -> None:
+        """Sets `vocab`, and lets the library find added tokens in texts, but for ALBERT's
+        own: "[CLS]" in a text is ordinary text."""
         known: dict[str, AddedToken] = {}
-        for token in (*listed, *self.rules.added):
-            first = known.setdefault(token.content, token)
-            if first.id is None:
-                known[token.content] = first._replace(id=token.id)
-        for token in sorted(known.values(), key=lambda token: self.vocab.get(
-                token.content, math.inf if token.id is None else token.id)):
-            place = self.vocab.setdefault(token.content, len(self.vocab))
-            if token.id not in (None, place):
-                raise InputError(
-                    f"{path}: the added token {token.content!r:.40} has the id {token.id},"
-                    f" but its place is {place}; correct it.")
-            placed.append(token._replace(id=place))
-        self._listed = [{"id": token.id, **token._asdict()} for token in placed]
-        self.added = tuple(token for token in placed if token.content not in (
-            "[CLS]", "[SEP]", "[MASK]", *names))
-        self._contents = {token.id: token.content for token in self.added}
+        for token in sorted(
+                (*listed, *self.rules.added,
+                 *map(AddedToken, own & self._engine.get_vocab().keys())),
+                key=lambda token: math.inf if token.id is None else token.id):
+            known.setdefault(token.content, token)
+        # Those that are not in the vocabulary get the ids behind it, in this order.
         self._engine.add_tokens([
             tokenizers.AddedToken(content, special=False, **dict(zip(
                 ("single_word", "lstrip", "rstrip", "normalized"), flags)))
-            for content, _, *flags, _ in self.added])
+            for content, _, *flags, _ in known.values()
+            if content not in own or self._engine.token_to_id(content) is None])
+        self.vocab = dict(sorted(
+            self._engine.get_vocab().items(), key=lambda item: item[1]))
+        for token in known.values():
+            if token.id not in (None, place := self.vocab[token.content]):
+                raise InputError(
+                    f"{path}: the added token {token.content!r:.40} has the id {token.id},"
+                    f" but its place is {place}; correct it.")
+        self._listed = sorted((token._replace(id=self.vocab[token.content])
+                               for token in known.values()), key=lambda token: token.id)
+        self.added = tuple(token for token in self._listed if token.content not in own)
 
     def normalized(self, text: str) -> str:
         """Returns a text after cleaning, before it is split into words."""
@@ -121,28 +125,24 @@ class HfTokenizer(FullTokenizer):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of a tokenizer.json that tokenizes in the same way."""
-        return {**json.loads(self._engine.to_str()), "added_tokens": self._listed}
+        return {**json.loads(self._engine.to_str()), "added_tokens": [
+            {"id": token.id, **token._asdict()} for token in self._listed]}
 
     def tokenize_batch(self, texts: Iterable[str]) -> list[list[str]]:
-        return list(map(self._tokens, self._encoded(texts)))
+        return list(map(self._tokens, self._engine.encode_batch(
+            list(texts), add_special_tokens=False)))
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        return [row.ids for row in self._encoded(texts, ids_only=True)]
+        return [row.ids for row in self._engine.encode_batch_fast(
+            list(texts), add_special_tokens=False)]
 
     def _tokens(self, row) -> list[str]:
         """Returns a result's tokens; for an added one it has the characters found."""
-        return [self._contents.get(i, piece) for i, piece in zip(row.ids, row.tokens)
-                ] if self._contents else row.tokens
-
-    def _encoded(self, texts: Iterable[str], ids_only: bool = False) -> list[Any]:
-        """Returns the library's result for each text; with `ids_only` it is faster."""
-        texts, engine = list(texts), self._engine
-        with encodable(texts):
-            return (engine.encode_batch_fast if ids_only else engine.encode_batch)(
-                texts, add_special_tokens=False)
+        return [piece if i == self.unk_id else self._pieces[i]
+                for i, piece in zip(row.ids, row.tokens)] if self.added else row.tokens
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
-        encoded, = self._encoded([text])
+        encoded = self._engine.encode(text, add_special_tokens=False)
         found = zip(self._tokens(encoded), encoded.ids, encoded.offsets)
         marks = set() if text.isascii() else {
             char for char in set(text)
@@ -152,20 +152,18 @@ class HfTokenizer(FullTokenizer):
         spans = []
         behind = 0  # the end of the token before
         for piece, i, (start, end) in found:
+            # The library gives some tokens the blanks beside them, and of characters that
+            # were replaced together the last one.
+            part = text[start:end]
+            start += len(part) - len(part.lstrip())
+            end = max(start, end - len(part) + len(part.rstrip()))
             if piece == UNDERLINE:
                 solid = re.compile(r"\S").search(text, behind)
                 start = end = solid.start() if solid else behind
             elif self.uses_sentencepiece:
-                # The library gives a token the blank before it, and of characters that
-                # were replaced together the last one.
-                while start < end and text[start].isspace():
-                    start += 1
                 while start > behind and not text[start - 1].isspace() and (
                         self.normalized(text[start - 1])):
                     start -= 1
-            if i in self._contents:  # Some take the blanks beside them.
-                part = text[start:end]
-                start, end = end - len(part.lstrip()), start + len(part.rstrip())
             while text[end:end + 1] in marks:
                 end += 1
             behind = max(behind, end)
@@ -185,41 +183,33 @@ def is_file(path: str) -> bool:
         return stream.read(256).lstrip()[:1] == b"{"
 
 
-def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+def read_json(path: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
     """Returns the content of a tokenizer.json, whose model is Unigram or WordPiece, and
-    the ids of its tokens, without the AddedTokens behind them. Refuses what would give
-    other sequences than [CLS] A [SEP] B [SEP]."""
+    its tokenizer without added tokens. Refuses what would give other sequences than
+    [CLS] A [SEP] B [SEP]."""
     value = text_files.read_object(path)
     with reading(path, binary=True):
-        model = value["model"]
-        kind, vocab = model["type"], model["vocab"]
-        ids = {piece: i for i, (piece, _) in enumerate(vocab)} if kind == "Unigram" else (
-            dict(sorted(vocab.items(), key=lambda item: item[1])))
-        value["added_tokens"] = [AddedToken.of({**token})._asdict()
-                                 for token in value.get("added_tokens") or ()]
-        step = value.get("post_processor") or {"type": "BertProcessing"}
+        model, step = value["model"], value.get("post_processor")
+        engine = tokenizers.Tokenizer.from_str(json.dumps({
+            **value, "added_tokens": [], "truncation": None, "padding": None}))
+        kind, a = model["type"], engine.encode("a", add_special_tokens=False).tokens
+        made = (engine.encode("a"), None), (engine.encode("a", "a"), a)
         wrong = {
             f"the model {kind}": kind not in ("Unigram", "WordPiece"),
             "a vocab with ids that are not 0, 1, 2, ...":
-                list(ids.values()) != list(range(len(vocab))),
+                sorted(engine.get_vocab().values()) != [*range(len(model["vocab"]))],
             **{f"{name}={model.get(name)!r:.40}":
                kind == "WordPiece" and model.get(name, wanted) != wanted for name, wanted in (
                    ("unk_token", "[UNK]"), ("continuing_subword_prefix", "##"))},
-            f"a post_processor ({step['type']}) that does not make [CLS] A [SEP] B [SEP]":
-                step["type"] != "BertProcessing" and (
-                    step.get("single"), step.get("pair")) != (_SINGLE, _PAIR)}
+            f"a post_processor ({step and step['type']}) that does not make [CLS] A [SEP] "
+            "B [SEP]": step and any(
+                (row.tokens, row.type_ids) != assemble(a, second, "[CLS]", "[SEP]")
+                for row, second in made)}
     for what in filter(wrong.get, wrong):
         raise InputError(
             f"{path}: {what} is not supported; give the tokenizer in another form "
             "(spiece.model or vocab.txt) or a different model.")
-    return value, ids
-
-
-# [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
-_PAIR = [{kind: {"id": name, "type_id": segment}} for kind, name, segment in (
-    ("SpecialToken", "[CLS]", 0), ("Sequence", "A", 0), ("SpecialToken", "[SEP]", 0),
-    ("Sequence", "B", 1), ("SpecialToken", "[SEP]", 1))]
-_SINGLE = _PAIR[:3]
+    return value, engine
 
 
 @functools.cache
@@ -229,34 +219,29 @@ def _class_of(test) -> str:
                          if test(chr(code))) + "]"
 
 
-def _of_sentencepiece(model_file: str, do_lower_case: bool, strip_accents: bool,
-                      rules: Rules) -> tokenizers.Tokenizer:
-    """Returns a tokenizer like FullTokenizer's for a SentencePiece model, as far as the
-    format permits.
+def _of_sentencepiece(like: SentencePieceTokenizer) -> tokenizers.Tokenizer:
+    """Returns a tokenizer like another one, as far as the format permits.
 
     The digit-comma rule is imitated by scores so low that those tokens are never chosen.
     The model's own symbols, such as "(", are not "added tokens", which would be cut out
     of the text before it is split into words.
     """
-    with files.open_binary(model_file) as stream:
-        model = model_proto().FromString(stream.read())
-
     def replaced(pattern: str, by: str = "") -> normalizers.Normalizer:
         return normalizers.Replace(tokenizers.Regex(pattern), by)
 
+    model = model_proto().FromString(like.processor.serialized_model_proto())
     ends = replaced("^ | $")
     steps: list[normalizers.Normalizer] = [
-        normalizers.Replace(quote, '"') for quote in ("``", "''") if rules.quotes]
-    if not rules.changed:
-        steps += [replaced(f"{_class_of(str.isspace)}+", " "), ends]
-    if strip_accents:
-        steps += [normalizers.NFKD(), normalizers.StripAccents() if rules.all_marks else
-                  replaced(_class_of(unicodedata.combining))]
-    if do_lower_case:
+        replaced(f"{_class_of(str.isspace)}+", " "), ends,
+        *(normalizers.Replace(quote, '"') for quote in ("``", "''") if like.rules.quotes)]
+    if like.strip_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents() if like.rules.all_marks
+                  else replaced(_class_of(unicodedata.combining))]
+    if like.do_lower_case:
         steps.append(normalizers.Lowercase())
     if table := model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(table))
-    steps += [replaced(" {2,}", " "), normalizers.Strip() if rules.changed else ends]
+    steps += [replaced(" {2,}", " "), ends]
     result = tokenizers.Tokenizer(tokenizers.models.Unigram(
         [(piece.piece, piece.score - 100.0 * ends_in_digit_comma(piece.piece))
          for piece in model.pieces], model.trainer_spec.unk_id,
@@ -264,18 +249,4 @@ def _of_sentencepiece(model_file: str, do_lower_case: bool, strip_accents: bool,
     result.normalizer = normalizers.Sequence(steps)
     result.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(UNDERLINE)
     result.decoder = tokenizers.decoders.Metaspace(UNDERLINE)
-    return result
-
-
-def _of_word_pieces(ids: dict[str, int], do_lower_case: bool, strip_accents: bool,
-                    rules: Rules) -> tokenizers.Tokenizer:
-    """Returns a tokenizer for a WordPiece vocabulary."""
-    result = tokenizers.Tokenizer(tokenizers.models.WordPiece(
-        ids, unk_token="[UNK]", max_input_chars_per_word=rules.max_word_chars))
-    result.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=rules.split_chinese,
-        strip_accents=strip_accents and (do_lower_case or rules.strips_cased),
-        lowercase=do_lower_case)
-    result.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    result.decoder = tokenizers.decoders.WordPiece()
     return result

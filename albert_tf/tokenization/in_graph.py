@@ -11,8 +11,6 @@ Shapes: N texts, C code points in all texts.
 """
 
 import functools
-import json
-import os
 import re
 import unicodedata
 from typing import Callable, Mapping, Sequence
@@ -20,14 +18,10 @@ from typing import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization.cleaning import UNDERLINE, clean_each
 from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer, SentencePieceTokenizer
-
-# A file beside the vocabulary in an export, with the settings for cleaning.
-TOKENIZER_FILE = "tokenizer_config.json"
 
 _CODES, _PAGE = 0x110000, 256
 _PAGES = ["".join(map(chr, range(first, first + _PAGE)))
@@ -114,12 +108,6 @@ def _like() -> Table:
 # ---- values [C] of all texts -----------------------------------------------
 
 
-def _places(ragged: tf.RaggedTensor) -> tf.Tensor:
-    """Returns the position of each value in its row."""
-    return tf.range(tf.size(ragged.values)) - tf.cast(
-        tf.gather(ragged.row_starts(), ragged.value_rowids()), tf.int32)
-
-
 def _before(values: tf.Tensor, first) -> tf.Tensor:
     """Returns the predecessor of each value; `first` for the first value."""
     return tf.concat([[first], values], 0)[:-1]
@@ -137,33 +125,6 @@ def _with_marks(ends: tf.Tensor, is_mark: tf.Tensor, rows: tf.Tensor) -> tf.Tens
     return tf.gather(tf.math.segment_max(ends, number), number)
 
 
-class TokenizerOps(tf.Module):
-    """A FullTokenizer as TensorFlow functions of strings [N].
-
-    `prepare` returns strings, `ids` those of prepared strings: int32 [N, (tokens)].
-    `located` returns the ids of texts, and the first and last characters of their tokens,
-    as FullTokenizer.tokenize_with_offsets. `assets` are the files from which the
-    tokenizer can be loaded.
-    """
-
-    assets: dict[str, bytes]
-
-
-def operations(tokenizer: FullTokenizer) -> TokenizerOps:
-    """Returns a tokenizer as TensorFlow operations."""
-    if tokenizer.added:
-        raise InputError(
-            f"{tokenizer.vocabulary_path}: a model that takes text cannot find added "
-            f"tokens such as {tokenizer.added[0].content!r:.40} in it; export a model "
-            "that takes ids (--noexport_text).")
-    ops = WordPieceOps(tokenizer) if isinstance(tokenizer, HfTokenizer) else (
-        SentencePieceOps(tokenizer))
-    ops.assets[TOKENIZER_FILE] = json.dumps({
-        "do_lower_case": tokenizer.do_lower_case,
-        "strip_accents": tokenizer.strip_accents, **tokenizer.keeps}).encode()
-    return ops
-
-
 # In a graph, a function that is called several times exists once.
 _traced = functools.partial(tf.function, autograph=False,
                             input_signature=[tf.TensorSpec([None], tf.string)])
@@ -172,21 +133,19 @@ _traced = functools.partial(tf.function, autograph=False,
 # ---- SentencePiece ---------------------------------------------------------
 
 
-class SentencePieceOps(TokenizerOps):
+class SentencePieceOps(tf.Module):
     """A SentencePieceTokenizer as TensorFlow operations."""
 
     def __init__(self, tokenizer: SentencePieceTokenizer):
         super().__init__()
-        text = tensorflow_text()
-        path = tokenizer.vocabulary_path
-        with files.open_binary(path) as stream:
-            model = stream.read()
-        self.assets = {os.path.basename(path): model}
+        import tensorflow_text as text
+
         self._lower, self._quotes = tokenizer.do_lower_case, tokenizer.rules.quotes
         self._cleaned = _expansion(lambda text: clean_each(
             text.replace(_SECOND, "") if self._quotes else text, self._lower,
             tokenizer.strip_accents, tokenizer.rules))
-        self._model = text.SentencepieceTokenizer(model)
+        self._model = text.SentencepieceTokenizer(
+            tokenizer.processor.serialized_model_proto())
         # The parts of the tokens that end in a digit and a comma.
         self._splits = Expansion(tokenizer.splits, tokenizer.vocab_size)
         self._is_bytes = np.array(
@@ -221,7 +180,8 @@ class SentencePieceOps(TokenizerOps):
             chars.row_starts(), rows))
         keep = solid | (words > of_others) & tf.concat([solid, [False]], 0)[1:] & (
             ~_is_last(rows))
-        starts, rows = _places(chars)[keep], rows[keep]
+        starts = tf.ragged.range(tf.cast(chars.row_lengths(), tf.int32)).values[keep]
+        rows = rows[keep]
         chars, source = self._cleaned(tf.RaggedTensor.from_value_rowids(
             chars.values[keep], rows, chars.nrows(), validate=False))
         is_mark = tf.equal(tf.math.unsorted_segment_sum(
@@ -241,7 +201,7 @@ class SentencePieceOps(TokenizerOps):
             _is_last(source), tf.gather(ends, source), starts + 1)
 
     def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """See TokenizerOps. A text has no tokens if all are blank, or if one is a byte,
+        """See `operations`. A text has no tokens if all are blank, or if one is a byte,
         whose character is not known. A token beside characters that the model composes
         may be off by one."""
         chars, starts, ends = self._prepared(texts)
@@ -290,25 +250,24 @@ _STEPS = ("(Lowercase )?(BertNormalizer |NFD (Lowercase )?StripAccents (Lowercas
           "BertPreTokenizer ")
 
 
-class WordPieceOps(TokenizerOps):
+class WordPieceOps(tf.Module):
     """An HfTokenizer with WordPiece as TensorFlow operations."""
 
     def __init__(self, tokenizer: HfTokenizer):
         super().__init__()
-        text = tensorflow_text()
+        import tensorflow_text as text
+
         content = tokenizer.to_json()
-        steps = [] if content["model"]["type"] == "WordPiece" else ["SentencePiece"]
+        steps = [f"finding {token.content!r:.40}" for token in tokenizer.added[:1]]
+        steps += ["SentencePiece"] * tokenizer.uses_sentencepiece
         for step, inner in ((content["normalizer"], "normalizers"),
                             (content["pre_tokenizer"], "pretokenizers")):
             steps += [each["type"] for each in step.get(inner, [step])] if step else []
         if not re.fullmatch(_STEPS, "".join(f"{step} " for step in steps)):
             raise InputError(
                 f"{tokenizer.vocabulary_path}: a model that takes text cannot do the steps "
-                f"{', '.join(steps)}; export one that takes ids, or give vocab.txt or "
-                "spiece.model.")
-        self.assets = {"tokenizer.json": json.dumps(content).encode()} if (
-            tokenizer.is_json) else {"vocab.txt": "".join(
-                f"{piece}\n" for piece in tokenizer.vocab).encode()}
+                f"{', '.join(steps)}; export one that takes ids (--noexport_text), or give "
+                "vocab.txt or spiece.model.")
         # What the library makes of each character alone. It also sorts the marks of
         # musical notes, if several follow one note.
         self._kind = of_characters(
@@ -343,7 +302,8 @@ class WordPieceOps(TokenizerOps):
         """Returns the ids of texts, the number of characters in the word of each, and
         where each character of all words begins and ends in its text."""
         chars = tf.strings.unicode_decode(texts, "UTF-8")
-        starts, kinds = _places(chars), self._kind(chars.values)
+        starts = tf.ragged.range(tf.cast(chars.row_lengths(), tf.int32)).values
+        kinds = self._kind(chars.values)
         ends = _with_marks(
             starts + 1, self._is_mark(chars.values) > 0, chars.value_rowids())
         chars, source = self._cleaned(chars)
@@ -375,12 +335,15 @@ class WordPieceOps(TokenizerOps):
             tf.gather(ends, last - 1) - 1))
 
 
-def tensorflow_text():
-    """Imports tensorflow_text, which registers operations for exports that take text."""
-    try:
-        import tensorflow_text as package
-    except ImportError as error:
-        raise InputError(
-            "tensorflow_text is not installed; run pip install --no-deps "
-            f"'tensorflow-text=={tf.__version__.rpartition('.')[0]}.*'.") from error
-    return package
+TokenizerOps = SentencePieceOps | WordPieceOps
+
+
+def operations(tokenizer: FullTokenizer) -> TokenizerOps:
+    """Returns a tokenizer as TensorFlow functions of strings [N].
+
+    `prepare` returns strings, `ids` those of prepared strings: int32 [N, (tokens)].
+    `located` returns the ids of texts, and the first and last characters of their tokens,
+    as FullTokenizer.tokenize_with_offsets.
+    """
+    return WordPieceOps(tokenizer) if isinstance(tokenizer, HfTokenizer) else (
+        SentencePieceOps(tokenizer))

@@ -3,7 +3,7 @@ one at a time in lists, and for data creation many in arrays."""
 
 import numbers
 import random as python_random
-from typing import Any, NamedTuple, Optional, Sequence, TypeVar
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, TypeVar
 
 import numpy as np
 
@@ -87,12 +87,11 @@ def pad(values: Sequence[T], length: int, value=0) -> list[T]:
     return [*values, *[value] * (length - len(values))]
 
 
-def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
-               max_seq_length: int, pad_id: int = 0) -> dict[str, list[int]]:
-    """Returns the model's inputs, each padded; input_mask is 1 for tokens."""
-    return {"input_ids": pad(ids, max_seq_length, pad_id),
-            "input_mask": pad([1] * len(ids), max_seq_length),
-            "segment_ids": pad(segment_ids, max_seq_length)}
+def pad_inputs(inputs: Mapping[str, Sequence[int]], length: int, pad_id: int = 0
+               ) -> dict[str, list[int]]:
+    """Returns the model's inputs (FullTokenizer.assembled), each padded."""
+    return {name: pad(values, length, pad_id if name == "input_ids" else 0)
+            for name, values in inputs.items()}
 
 
 def truncate_longer_first(
@@ -131,7 +130,7 @@ def fitted(first: Sequence[T], second: Sequence[T], max_length: int,
         return [kept], sum(cut)
     longer = max((0, 1), key=lambda i: (bool(kept[i]), cut[i]))
     size = len(kept[longer])
-    parts = [list(texts[longer][begin:end]) for begin, end in window_spans(
+    parts = [list(texts[longer][begin:end]) for begin, end, _ in windows_of(
         len(texts[longer]), size, size - size // 2)]
     return [(kept[0], part) if longer else (part, kept[1]) for part in parts], (
         cut[1 - longer])
@@ -154,29 +153,24 @@ def truncate_at_random_ends(
     return list(first[begin[0]:end[0]]), list(second[begin[1]:end[1]])
 
 
-def window_spans(
-        num_pieces: int, window: int, stride: int) -> list[tuple[int, int]]:
-    """Returns (begin, end) of windows of `window` tokens; the last may be shorter."""
-    step = min(window, stride)
-    return [(begin, min(begin + window, num_pieces))
-            for begin in range(0, max(num_pieces - window, 0) + step, step)]
-
-
-def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
-    """Returns for each window a list with 1 for tokens of which it shows most context,
-    the first of several, else 0: the smaller of the numbers of tokens to the left and
-    right, plus a hundredth of the window's length (the original's _check_is_max_context).
-    """
-    highest = np.full(spans[-1][1], -np.inf)
-    best = np.zeros(spans[-1][1], int)
-    for window, (begin, end) in enumerate(spans):
+def windows_of(num_pieces: int, size: int, stride: int
+               ) -> list[tuple[int, int, list[int]]]:
+    """Returns begin and end of windows of `size` tokens, of which the last may be shorter,
+    and for each token 1 if no other window shows more context, the first of several, else
+    0: the smaller of the numbers of tokens to the left and right, plus a hundredth of the
+    window's length (the original's _check_is_max_context)."""
+    step = min(size, stride)
+    spans = [(begin, min(begin + size, num_pieces))
+             for begin in range(0, max(num_pieces - size, 0) + step, step)]
+    highest, best = np.full(num_pieces, -np.inf), np.zeros(num_pieces, int)
+    for number, (begin, end) in enumerate(spans):
         piece = np.arange(begin, end)
         score = np.minimum(piece - begin, end - 1 - piece) + 0.01 * (end - begin)
         better = score > highest[begin:end]
-        best[begin:end][better] = window
+        best[begin:end][better] = number
         highest[begin:end][better] = score[better]
-    return [(best[first:last] == window).astype(int).tolist()
-            for window, (first, last) in enumerate(spans)]
+    return [(begin, end, (best[begin:end] == number).astype(int).tolist())
+            for number, (begin, end) in enumerate(spans)]
 
 
 # ---- words -----------------------------------------------------------------

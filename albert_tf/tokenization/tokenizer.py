@@ -16,8 +16,8 @@ from albert_tf.files import StrPath
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.cleaning import (
-    ORIGINAL, UNDERLINE, AddedToken, PreparedText, Rules, encodable, ends_in_digit_comma,
-    preprocess_batch, preprocess_text, preprocess_with_sources)
+    ORIGINAL, UNDERLINE, AddedToken, PreparedText, Rules, ends_in_digit_comma,
+    preprocess_text, preprocess_with_sources)
 
 
 class PieceSpan(NamedTuple):
@@ -57,10 +57,9 @@ class FullTokenizer:
                 strip_accents=None, rules=None):
         if cls is FullTokenizer:
             others = importlib.import_module("albert_tf.tokenization.hf_tokenizer")
-            cls = SentencePieceTokenizer if (
-                spm_model_file and not (rules and rules.added)
-                and not others.is_file(os.fspath(spm_model_file))
-            ) else others.HfTokenizer
+            cls = others.HfTokenizer if (
+                not spm_model_file or rules and rules.added
+                or others.is_file(os.fspath(spm_model_file))) else SentencePieceTokenizer
         return super().__new__(cls)
 
     def __init__(self, vocab_file: Optional[StrPath] = None,
@@ -166,18 +165,14 @@ class FullTokenizer:
         `max_length` includes special tokens.
         """
         sequences.check_length(max_length, "max_length=")
-        texts = _texts(texts, "texts")
-        pairs = [None] * len(texts) if text_pairs is None else _texts(
-            text_pairs, "text_pairs")
-        if len(pairs) != len(texts):
-            raise InputError(f"there are {len(texts)} texts, but {len(pairs)} "
-                             "text_pairs; give one for each text.")
+        texts = [texts] if isinstance(texts, str) else texts
+        pairs: Sequence[Optional[str]] = [text_pairs] if isinstance(text_pairs, str) else (
+            [None] * len(texts) if text_pairs is None else text_pairs)
         rows = [self.fitted(text, pair, max_length)[0][0]
-                for text, pair in zip(texts, pairs)]
+                for text, pair in zip(texts, pairs, strict=True)]
         longest = max(len(row["input_ids"]) for row in rows)
-        return {name: np.array([sequences.pad(
-            row[name], longest, self.pad_id if name == "input_ids" else 0)
-            for row in rows], np.int32) for name in rows[0]}
+        rows = [sequences.pad_inputs(row, longest, self.pad_id) for row in rows]
+        return {name: np.array([row[name] for row in rows], np.int32) for name in rows[0]}
 
     def fitted(self, text: str, text_pair: Optional[str], max_length: int,
                windows: bool = False) -> tuple[list[dict[str, list[int]]], int]:
@@ -268,8 +263,10 @@ class SentencePieceTokenizer(FullTokenizer):
             text, self.do_lower_case, strip_accents=self.strip_accents, rules=self.rules))
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
-        return preprocess_batch(
-            list(texts), self.do_lower_case, self.strip_accents, self.rules)
+        # Together, with line feeds between them, across which nothing acts.
+        lines = [" ".join(text.split()) for text in texts]
+        return preprocess_text("\n".join(lines), self.do_lower_case, False,
+                               self.strip_accents, self.rules).split("\n")[:len(lines)]
 
     def tokenize(self, text: str) -> list[str]:
         if not self._told and text != (prepared := self.prepare(text)):
@@ -343,8 +340,7 @@ class SentencePieceTokenizer(FullTokenizer):
             if ends_in_digit_comma(piece) else [piece])]
 
     def _encode(self, texts, out_type):
-        with encodable(texts):
-            return self.processor.encode(texts, out_type=out_type, num_threads=1)
+        return self.processor.encode(texts, out_type=out_type, num_threads=1)
 
 
 def model_proto():
@@ -365,10 +361,10 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=stream.read() or b"empty")
 
 
-def marked(model: bytes, strip_accents: bool, word_start: Optional[str]) -> bytes:
+def marked(model: bytes, strip_accents: bool, word_start: str = "release") -> bytes:
     """Marks a model in the trainer's input_format, which has no other use."""
     marks = ["strip_accents=false"] * (not strip_accents)
-    marks += [f"word_start={word_start}"] * bool(word_start)
+    marks += [f"word_start={word_start}"] * (word_start != "release")
     if not marks:
         return model
     proto = model_proto().FromString(model)
@@ -386,15 +382,6 @@ def marks_of(model: bytes) -> dict[str, str]:
 
 def _without_space(text: str) -> str:
     return text.replace(UNDERLINE, "").replace(" ", "")
-
-
-def _texts(given: Any, name: str) -> list[str]:
-    """Returns a text, or several, as a list."""
-    texts = [given] if isinstance(given, str) or not hasattr(
-        given, "__iter__") else list(given)
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"{name} is {given!r:.40}; give a text or a list of texts.")
-    return texts
 
 
 def vocabulary_of(path: str) -> dict[str, str]:

@@ -17,16 +17,15 @@ import random
 import re
 import subprocess
 import sys
-from typing import Iterable, Iterator, NamedTuple, Optional, TypeVar
+from typing import Iterable, Iterator, NamedTuple, TypeVar
 
 from absl import logging
 from sentencepiece import SentencePieceProcessor as Processor
 
 from albert_tf.errors import InputError
 from albert_tf.options import option
-from albert_tf.tokenization.cleaning import (
-    ends_in_digit_comma, preprocess_batch, preprocess_text)
-from albert_tf.tokenization.tokenizer import load, marked, marks_of, model_proto
+from albert_tf.tokenization.cleaning import ends_in_digit_comma, preprocess_text
+from albert_tf.tokenization.tokenizer import SentencePieceTokenizer, marked, model_proto
 
 # The first pieces in the vocabulary are these, behind <pad> and <unk>; data and models
 # rely on their ids. They are lists, because a quotation mark in a comma-separated string
@@ -66,7 +65,7 @@ class Options:
         "implementation does: schön becomes schon, ガ becomes カ. false is recorded in the "
         "model, and scripts that read the model then keep them. If it is not given, the "
         "corpus' language decides (prepare_corpus.py --language).")
-    word_start: Optional[str] = None  # kept in the model: see FullTokenizer
+    word_start: str = "release"  # kept in the model if another: see FullTokenizer
 
 
 class Vocabulary(NamedTuple):
@@ -203,21 +202,18 @@ def extend(model_file: str, lines: Iterable[str], options: ExtendOptions = Exten
     They keep their log probability in the text, by which tokenization chooses (Kudo
     2018, "Subword Regularization", section 3.2).
     """
-    old = load(model_file)
-    model = old.serialized_model_proto()
-    proto = model_proto().FromString(model)
+    tokenizer = SentencePieceTokenizer(None, options.do_lower_case, model_file)
+    old = tokenizer.processor
+    proto = model_proto().FromString(old.serialized_model_proto())
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise InputError(f"{model_file}: the model is not of type unigram; give one "
                          "that is.")
-    strip_accents = "strip_accents" not in marks_of(model)
-    # A sample of the lines that are not blank, in their order.
-    lines = [line for _, line in sorted(sample(
-        enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]
+    lines = sample(filter(str.strip, lines), options.input_sentence_size, seed=0)
     domain = Processor(model_proto=train(lines, Options(
         len(proto.pieces) + options.num_pieces, options.do_lower_case,
-        input_sentence_size=options.input_sentence_size, strip_accents=strip_accents),
-        exactly=False).model)
-    texts = preprocess_batch(lines, options.do_lower_case, strip_accents)
+        input_sentence_size=options.input_sentence_size,
+        strip_accents=tokenizer.strip_accents), exactly=False).model)
+    texts = tokenizer.prepare_batch(lines)
     # Equal gains are sorted by code points, so that all machines give the same order.
     gains = sorted(_gains(proto, old, domain, texts),
                    key=lambda row: (-row[0], row[1]))[:options.num_pieces]

@@ -18,7 +18,7 @@ from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.text import readers
-from albert_tf.tokenization.cleaning import preprocess_batch
+from albert_tf.tokenization.cleaning import preprocess_text
 from tests.pretraining_data.data_creation import written
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress,
@@ -29,7 +29,7 @@ TEXTS = ["one", "two words", "drei W\u00f6rter", "\u4e2d\u6587", "a\0b", "", "",
 
 
 def prepare(lines):
-    return list(map(str.strip, preprocess_batch(lines)))
+    return [preprocess_text(line).strip() for line in lines]
 
 
 def documents(paths, spans, **sizes):

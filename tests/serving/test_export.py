@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import albert_tf
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.restore import restore_tf1
 from albert_tf.errors import InputError
-from albert_tf.tokenization import in_graph
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import export as model_export, portable
 from albert_tf.serving.export import export
@@ -181,12 +179,6 @@ def test_export_leaves_the_model_as_it_was(served):
     assert np.abs(changed - ask_export(folder, [features])["logits"][0]).max() > 0.1
     np.testing.assert_allclose(of_model(model, features)["logits"],
                                ask_export(folder, [features])["logits"][0], atol=1e-5)
-
-
-def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    with pytest.raises(InputError, match="tensorflow_text is not installed.*pip install"):
-        in_graph.tensorflow_text()
 
 
 LONG = "The text of them was first, and one is it. " * 9

@@ -130,12 +130,14 @@ def test_quotes_have_both_their_characters(tmp_path):
 
 
 @pytest.mark.parametrize("model, parts, words", [
-    (UNIGRAM, {"post_processor": {"type": "RobertaProcessing"}}, "RobertaProcessing"),
+    (UNIGRAM, {"post_processor": {
+        "type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2],
+        "trim_offsets": True, "add_prefix_space": False}}, "RobertaProcessing"),
     ({**WORD_PIECE, "unk_token": "<unk>"}, {}, "unk_token='<unk>'"),
     ({**WORD_PIECE, "continuing_subword_prefix": "@@"}, {}, "prefix='@@'"),
     *(({**UNIGRAM, **damage}, {}, "") for damage in (
         {"vocab": [*UNIGRAM["vocab"], ["a", -1.0]]}, {"unk_id": None}, {"unk_id": 99})),
-    ({"type": "BPE", "vocab": {"a": 0}}, {}, "BPE"),
+    ({"type": "BPE", "vocab": {"a": 0}, "merges": []}, {}, "BPE"),
     ({"type": "WordPiece", "vocab": {"[UNK]": 0}}, {}, "missing field"),
     ({"type": "Unigram", "vocab": [["a"]]}, {}, "damaged"),
     (UNIGRAM, {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAAAA=="}},

@@ -49,7 +49,7 @@ def keeping_accents(lower):
     """The vocabulary, as if it had been made of text with its accents."""
     path = pathlib.Path(FOLDER.name, "accents.model")
     path.write_bytes(marked(
-        pathlib.Path(MODEL).read_bytes(), strip_accents=False, word_start=None))
+        pathlib.Path(MODEL).read_bytes(), strip_accents=False))
     return FullTokenizer(spm_model_file=path, do_lower_case=lower)
 
 

@@ -72,8 +72,9 @@ def test_sequences_are_those_of_one_instance(dtype, seed):
         # Special pieces start words.
         tokens, segment_ids = sequences.assemble(
             first, second or None, CLS * 2 + 1, SEP * 2 + 1)
-        expected = sequences.pad_inputs(
-            [token // 2 for token in tokens], segment_ids, size, pad_id=1)
+        expected = sequences.pad_inputs({
+            "input_ids": [token // 2 for token in tokens],
+            "input_mask": [1] * len(tokens), "segment_ids": segment_ids}, size, pad_id=1)
         for name, values in expected.items():
             assert getattr(made, name)[row].tolist() == values, name
         assert made.starts_word[row].tolist() == sequences.pad(

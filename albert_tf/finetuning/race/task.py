@@ -36,7 +36,7 @@ from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.rows import is_row_file, number_of, rows, typed
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import (
-    NUM_SPECIAL_PAIR, assemble, check_length, pad_inputs)
+    NUM_SPECIAL_PAIR, check_length, pad_inputs)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 LETTERS = "ABCD"
@@ -168,9 +168,9 @@ class RaceTask(LabelledTask):
             ending = whole[-min(self.max_qa_length, room):]
             begin = article[:room - len(ending)]
             cut += len(article) - len(begin) + len(whole) - len(ending)
-            choices.append(assemble(begin, ending, tokenizer.cls_id, tokenizer.sep_id))
-        length = max(len(tokens) for tokens, _ in choices)
-        padded = [pad_inputs(*choice, length, tokenizer.pad_id) for choice in choices]
+            choices.append(tokenizer.assembled(begin, ending))
+        length = max(len(choice["input_ids"]) for choice in choices)
+        padded = [pad_inputs(choice, length, tokenizer.pad_id) for choice in choices]
         return {**{name: [choice[name] for choice in padded] for name in padded[0]},
                 "label_ids": [LETTERS.index(example.label or "A")]}, cut
 

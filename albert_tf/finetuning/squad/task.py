@@ -27,7 +27,7 @@ from albert_tf.finetuning.squad.dataset import (
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
-from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, max_context, window_spans
+from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, windows_of
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _MOST_TRIED = 1000  # starts and ends, in pairs
@@ -192,10 +192,10 @@ class SquadTask(FineTuningTask):
         question = tokenizer.encode(
             tokenizer.prepare(example.question_text))[:self.max_query_length]
         room = self.max_seq_length - len(question) - NUM_SPECIAL_PAIR
-        spans = window_spans(len(paragraph.piece_ids), room, self.doc_stride)
         first = len(question) + 2  # The position after [CLS] question [SEP].
         windows = []
-        for (begin, end), is_max_context in zip(spans, max_context(spans)):
+        for begin, end, is_max_context in windows_of(
+                len(paragraph.piece_ids), room, self.doc_stride):
             holds = answer is not None and begin <= answer[0] and answer[1] < end
             positions = [first + piece - begin for piece in answer] if holds else [0, 0]
             windows.append({

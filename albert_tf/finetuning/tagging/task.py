@@ -30,7 +30,7 @@ from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
-    NUM_SPECIAL_SINGLE, max_context, window_spans)
+    NUM_SPECIAL_SINGLE, windows_of)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
@@ -164,10 +164,9 @@ class TaggingTask(FineTuningTask):
                 is_training and self.label_all_tokens) else ""
             pieces += ids_of_word
             of_pieces += [ids.get(tag, 0)] + [ids.get(more, 0)] * (len(ids_of_word) - 1)
-        spans = window_spans(len(pieces), self.max_seq_length - NUM_SPECIAL_SINGLE,
-                             self.doc_stride)
         windows = []
-        for (begin, end), is_best in zip(spans, max_context(spans)):
+        for begin, end, is_best in windows_of(
+                len(pieces), self.max_seq_length - NUM_SPECIAL_SINGLE, self.doc_stride):
             words = {word_of[piece]: piece - begin + 1 for piece in range(begin, end)
                      if is_best[piece - begin] and piece in word_of}
             if not words:

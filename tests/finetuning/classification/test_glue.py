@@ -63,8 +63,8 @@ def test_examples_and_features_are_the_releases(glue_dir, key):
             example.text_a, example.text_b)] == [expected["text_a"], expected["text_b"]]
         assert example.label == (None if split == "test" else expected["label"])
         [features] = task.featurize(example, tokenizer=tokenizer(kind))
-        padded = sequences.pad_inputs(
-            features["input_ids"], features["segment_ids"], length)
+        padded = sequences.pad_inputs({name: features[name] for name in (
+            "input_ids", "input_mask", "segment_ids")}, length)
         assert features["input_mask"] == [1] * len(features["input_ids"])
         assert padded == {field: expected[field] for field in padded}
         assert features["label_ids"] == [expected["label_id"]]
