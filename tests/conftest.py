@@ -19,8 +19,7 @@ from albert_tf import pictures
 from tests.helpers import ROOT, SHARED
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# TensorFlow need not load Keras 3, which nothing here uses.
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # As scripts have it.
 
 # A shell that starts a command with "&" makes it, and what it starts, deaf to Ctrl-C,
 # which some tests send to scripts.

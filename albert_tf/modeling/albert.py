@@ -109,6 +109,8 @@ class ConfiguredModel(tf_keras.Model):
         if options:
             self._options = options
 
+    # Keras would first convert every function below, which takes seconds.
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(checked(inputs, self.config), *args, **kwargs)
 

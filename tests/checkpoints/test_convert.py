@@ -27,8 +27,7 @@ from albert_tf.tokenization.tokenizer import vocabulary_of
 from tests.golden.interop import FIXTURE_FOLDERS, assert_gives, case, config
 from tests.helpers import FIXTURES, ROOT
 
-# Tracing a model takes longer than an answer.
-pytestmark = pytest.mark.usefixtures("eager")
+pytestmark = pytest.mark.usefixtures("eager")  # Tracing takes longer than an answer.
 INTEROP = FIXTURES / "interop"
 TINY = AlbertConfig(
     vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,

@@ -25,8 +25,7 @@ from tests.serving import tiny_models
 
 TEXTS = ["It is.", "", "The first text of them is long. " * 20, "Größe", "x"]
 LINES = [f"text number {i}, " * (i % 7 + 1) for i in range(30)]
-# In graphs: test_layer_distances.
-pytestmark = pytest.mark.usefixtures("eager")
+pytestmark = pytest.mark.usefixtures("eager")  # In graphs: test_layer_distances.
 NEEDS_PYARROW = pytest.mark.skipif(
     find_spec("pyarrow") is None, reason="needs pyarrow")
 

@@ -9,7 +9,6 @@ from albert_tf.checkpoints.folders import read_tensors
 from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
-from albert_tf.modeling.kernels import fast
 from tests import models
 from tests.golden.model import (
     ALL_CASES, FIXTURE_CASES, HEADS, assert_holds, fixture_case, shared_case)
@@ -46,17 +45,8 @@ def test_forward_pass_is_the_releases(name):
     check_forward(fixture_case(name))
 
 
-@pytest.mark.long  # With gradients, training/test_losses.
-@pytest.mark.parametrize("name", FIXTURE_CASES)
-def test_fast_parts_have_the_releases_forward_pass(name, monkeypatch):
-    monkeypatch.setattr(fast, "parts_for", lambda hidden: fast.FAST)
-    check_forward(fixture_case(name))
-
-
 @pytest.mark.shared
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.long) if name in FIXTURE_CASES else name
-    for name in ALL_CASES])
+@pytest.mark.parametrize("name", ALL_CASES[len(FIXTURE_CASES):])
 def test_forward_pass_is_the_releases_whole(name):
     check_forward(shared_case(name))
 
@@ -66,7 +56,7 @@ def test_forward_pass_is_the_releases_whole(name):
 
 @pytest.mark.shared
 @pytest.mark.parametrize("path", [
-    *(f"model_forward/{name}/model.ckpt" for name in ALL_CASES),
+    *(f"model_forward/{name}/model.ckpt" for name in ALL_CASES[len(FIXTURE_CASES):]),
     *(f"pretraining_run/{name}.ckpt" for name in (
         "init", "init_groups1", "final_adamw", "final_lamb_default_lr",
         "final_lamb_default_lr_with_slots", "final_lamb_high_lr",

@@ -53,7 +53,7 @@ def walk(row, places, sizes, options):
 @pytest.mark.parametrize("name", [
     name for name, options in OPTIONS.items() if not options.do_permutation])
 def test_same_numbers_give_the_masks_of_mask_sequence(name):
-    options, rows = OPTIONS[name], ODD_ROWS + random_rows(100)
+    options, rows = OPTIONS[name], ODD_ROWS + random_rows(40)
     batch = features(rows)
     length = batch["input_ids"].shape[1]
     mask = DynamicMasking(options, IDS, length, VOCAB_SIZE)
@@ -186,9 +186,8 @@ def test_a_resumed_run_has_the_masks_of_an_unbroken_one(infos):
     options = dict(num_shards=2, shard_index=1, streams=2)
     unbroken = train(infos, 24, 12, **options)
     assert len(set(examples(unbroken))) > 0.98 * 12 * 24
-    for start in (1, 9):
-        resumed = train(infos, 24, 2, start_step=start, **options)
-        assert examples(resumed) == examples(unbroken[start:start + 2])
+    resumed = train(infos, 24, 2, start_step=9, **options)
+    assert examples(resumed) == examples(unbroken[9:11])
 
 
 def test_draws_are_pinned():
@@ -214,9 +213,10 @@ def test_evaluation_masks_the_same_each_time_in_any_number_of_shards(infos):
                 for example, weight in zip(examples([batch]),
                                            batch["example_weights"].numpy())]
 
-    whole = [example for example, weight in evaluate(4) if weight]
+    found = evaluate(4)
+    whole = [example for example, weight in found if weight]
     assert len(whole) == COUNT
     for shard in range(2):
         assert [e for e, weight in evaluate(8, 2, shard) if weight] == whole[shard::2]
     # Rows that fill up a batch predict nothing.
-    assert all(not any(example[3]) for example, weight in evaluate(4) if not weight)
+    assert all(not any(example[3]) for example, weight in found if not weight)

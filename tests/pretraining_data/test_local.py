@@ -101,7 +101,6 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, monkeypatch):
             places[word].append(place)
     assert len(places) == 6
     from scipy import stats
-
     for found in places.values():
         assert stats.chisquare(np.bincount(found, minlength=12)).pvalue > 1e-4
     # Neighbours are no likelier to be of one document than others.

@@ -69,7 +69,7 @@ def batches(draw):
     return FeatureSpec(tuple(features)), batch
 
 
-@hypothesis.settings(deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=50, deadline=None, derandomize=True, database=None)
 @hypothesis.given(batches())
 def test_any_specification_is_encoded_as_by_protobuf(made):
     check(*made)

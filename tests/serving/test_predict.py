@@ -19,6 +19,7 @@ from albert_tf.serving.options import Ask
 from tests.commands import run_commands
 from tests.serving import tiny_models
 
+pytestmark = pytest.mark.usefixtures("eager")  # In graphs: test_http, test_portable.
 PASSAGE = "The first text of them was made in 1999,  and it is long. " * 9
 
 WHOLE = "of " * 62  # fills a sequence

@@ -67,31 +67,31 @@ def test_the_next_scripts_follow(tmp_path):
     corpus.write_text(text, encoding="utf-8")
 
     def train(prefix, *flags):
-        with run_commands("train_sentencepiece", {}) as results:
-            result = results.run([f"--input_file={corpus}", "--vocab_size=34", *flags,
-                                  f"--output_prefix={tmp_path}/{prefix}"])
+        result = training.run([f"--input_file={corpus}", "--vocab_size=34", *flags,
+                               f"--output_prefix={tmp_path}/{prefix}"])
         assert result["status"] == 0, result["stderr"]
         tokenizer = FullTokenizer(spm_model_file=f"{tmp_path}/{prefix}.model")
         return tokenizer.strip_accents, tokenizer.word_start, "й" in str(
             tokenizer.vocab), "lose a mark" in result["log"]
 
     def create(vocabulary, *flags):
-        with run_commands("create_pretraining_data", {}) as results:
-            result = results.run([
-                f"--input_file={corpus}", f"--output_file={tmp_path}/r.tfrecord",
-                f"--spm_model_file={tmp_path}/{vocabulary}.model", "--dupe_factor=1",
-                "--max_seq_length=32", "--max_predictions_per_seq=5", *flags])
+        result = creating.run([
+            f"--input_file={corpus}", f"--output_file={tmp_path}/r.tfrecord",
+            f"--spm_model_file={tmp_path}/{vocabulary}.model", "--dupe_factor=1",
+            "--max_seq_length=32", "--max_predictions_per_seq=5", *flags])
         assert result["status"] == 0, result["stderr"]
         made = json.loads((tmp_path / "summary-r.tfrecord.json").read_text())
         return made["settings"]["word_start"], made["vocabulary"].get(
             "strip_accents", True), "lose a mark" in result["log"]
 
-    assert train("plain") == (True, None, False, True)
-    assert create("plain") == ("release", True, True)
-    Language.of("kk").write(str(corpus))
-    assert train("kk") == (False, "sentencepiece", True, False)
-    assert train("flag", "--strip_accents") == (True, "sentencepiece", False, False)
-    assert create("kk", "--word_start=release") == ("release", False, False)
-    assert create("plain") == ("sentencepiece", True, True)
-    (tmp_path / "c.txt.language.json").unlink()
-    assert create("kk") == ("sentencepiece", False, False)
+    with (run_commands("train_sentencepiece", {}) as training,
+          run_commands("create_pretraining_data", {}) as creating):
+        assert train("plain") == (True, None, False, True)
+        assert create("plain") == ("release", True, True)
+        Language.of("kk").write(str(corpus))
+        assert train("kk") == (False, "sentencepiece", True, False)
+        assert train("flag", "--strip_accents") == (True, "sentencepiece", False, False)
+        assert create("kk", "--word_start=release") == ("release", False, False)
+        assert create("plain") == ("sentencepiece", True, True)
+        (tmp_path / "c.txt.language.json").unlink()
+        assert create("kk") == ("sentencepiece", False, False)

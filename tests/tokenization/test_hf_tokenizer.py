@@ -94,7 +94,7 @@ def test_the_graph_does_the_same(tmp_path, monkeypatch):
     texts = TEXTS + ["```` ``` '''' a``", "", "e\u0301\u0323 \u0301a 学\u0301"]
     monkeypatch.setattr(in_graph, "_PAGES", [  # All characters take seconds.
         page for page in in_graph._PAGES if not {*"".join(texts)}.isdisjoint(page)])
-    for model, normalizer in (STEPS[3], STEPS[4], STEPS[7], STEPS[10], (WORD_PIECE, bert(
+    for model, normalizer in (STEPS[4], STEPS[10], (WORD_PIECE, bert(
             strip_accents=False, clean_text=False, handle_chinese_chars=False))):
         tokenizer = FullTokenizer(written(tmp_path, model, normalizer))
         ops = in_graph.operations(tokenizer)

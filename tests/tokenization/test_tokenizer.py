@@ -244,7 +244,7 @@ def test_offsets_hold_on_the_reference_strings_and_random_text(make):
     chooser, texts = random.Random(7), [row["text"] for row in rows()] + EXTRA
     alphabet = "".join(texts) + "9, " * 40
     texts += ["".join(chooser.choices(alphabet, k=chooser.randrange(25)))
-              for _ in range(400)]
+              for _ in range(100)]
     for text in texts:
         check_offsets(make(), text)
 

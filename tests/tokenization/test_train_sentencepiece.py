@@ -17,7 +17,7 @@ import pytest
 import sentencepiece
 
 from albert_tf.checkpoints import tokenizer_files, vocabulary
-from albert_tf.checkpoints.checkpoint import shapes_of
+from albert_tf.checkpoints.checkpoint import shapes_of, with_new_pieces
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.alignment import align_paragraph
@@ -25,6 +25,7 @@ from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.tokenizer import FullTokenizer, marks_of, model_proto
 from albert_tf.tokenization.train_sentencepiece import (
     ExtendOptions, Options, extend, train, vocab_lines)
+from tests.checkpoints.test_convert import checkpoint, write_release
 from tests.commands import run_commands
 from tests.helpers import ROOT, SHARED
 
@@ -215,10 +216,10 @@ def test_new_pieces_shorten_the_domain_and_leave_the_rest(folder):
         piece.strip("\u2581") in line for piece in found.pieces)]
     assert plain and old.encode(plain) == new.encode(plain)
     assert extend(str(folder / "old.model"), DOMAIN, OPTIONS) == found
-    name, rows = "bert/embeddings/word_embeddings", np.eye(len(old), dtype=np.float32)
-    made = vocabulary.with_new_pieces({name: rows}, len(old), found.parts)[name]
-    np.testing.assert_allclose(made, [
-        *rows, *(rows[[*parts]].mean(axis=0) for parts in found.parts)])
+    rows = with_new_pieces(checkpoint(EXTENDED, {}), found.parts).tensors[
+        "bert/embeddings/word_embeddings"].read()
+    np.testing.assert_allclose(
+        rows[80:], [rows[[*parts]].mean(axis=0) for parts in found.parts], 1e-5)
 
 
 def test_only_words_that_the_old_vocabulary_cuts_up_give_pieces(folder):
@@ -238,7 +239,6 @@ EXTENDED = AlbertConfig(
 @pytest.fixture(scope="module", name="extended")
 def _extended(folder):
     from albert_tf.checkpoints.bundle import Tensor
-    from tests.checkpoints.test_convert import checkpoint, write_release
 
     (folder / "model").mkdir()
     model = checkpoint(EXTENDED, {"masked_lm": 1})
@@ -246,8 +246,6 @@ def _extended(folder):
     model.tensors.update({"bert/embeddings/word_embeddings": Tensor.of(rows),
                           "cls/predictions/output_bias": Tensor.of(rows[:, 0])})
     write_release(model, str(folder / "model"), optimizer_state=True)
-    (folder / "full").mkdir()
-    (folder / "full" / "mine.txt").touch()
     (folder / "config.json").write_text(EXTENDED.to_json())
     (folder / "other.json").write_text(AlbertConfig(vocab_size=81).to_json())
     # Models beside which is another vocabulary, of the same size.
@@ -268,7 +266,7 @@ def _extended(folder):
         return [f"--{name}={value}" for name, value in given.items()]
 
     with run_commands("extend_vocabulary", {
-            "made": arguments(), "exists": arguments(output_dir=folder / "full"),
+            "made": arguments(), "exists": arguments(output_dir=folder / "words"),
             "other config": arguments(albert_config_file=folder / "other.json",
                                       output_dir=folder / "n2"),
             **{name: arguments(init_checkpoint=folder / name, output_dir=folder / "n3")
@@ -299,7 +297,7 @@ def test_rows_of_new_pieces_are_means(folder, extended):
 
 
 @pytest.mark.parametrize("name, sentence", [
-    ("exists", "--output_dir=.*full"), ("other config", r"is \[80, 4\], but the config .* \[81, "),
+    ("exists", "--output_dir=.*words"), ("other config", r"is \[80, 4\], but the config .* \[81, "),
     ("words", "does not have the tokens of .*vocab.txt"),
     ("pieces", "does not have the tokens of .*spiece.model")])
 def test_wrong_input_gives_one_sentence(folder, extended, name, sentence):

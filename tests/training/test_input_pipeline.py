@@ -57,7 +57,7 @@ def test_batches_have_static_shapes_and_model_types(infos):
     np.testing.assert_array_equal(batch["w"], batch["number"].numpy() + [0.5] * 3)
 
 
-@pytest.mark.parametrize("shuffle_buffer", [0, 1, 8, 1000])
+@pytest.mark.parametrize("shuffle_buffer", [0, 8, 1000])
 def test_each_epoch_has_each_record_once(infos, shuffle_buffer):
     # One batch that crosses the ends of epochs, cut up into epochs.
     numbers = flat(train(infos, 3 * TOTAL, 1, shuffle_buffer=shuffle_buffer))
@@ -69,8 +69,8 @@ def test_each_epoch_has_each_record_once(infos, shuffle_buffer):
 
 
 def test_seeds_differ(infos):
-    orders = [str(train(infos, 8, 2, seed)) for seed in (1, 0, -1, 2**40 + 1)]
-    assert len(set(orders)) == 4
+    orders = [str(train(infos, 8, 2, seed)) for seed in (1, -1, 2**40 + 1)]
+    assert len(set(orders)) == 3
 
 
 def test_the_order_does_not_depend_on_threads_or_the_global_seed(infos):
@@ -95,9 +95,8 @@ def test_the_order_is_pinned(infos):
 
 
 @pytest.mark.parametrize("batch_size, streams, shuffle_buffer", [
-    (7, 1, 8), (10, 1, 8), (8, 2, 0), (90, 3, 8),
-    *(pytest.param(*each, marks=pytest.mark.long)
-      for each in ((8, 2, 8), (64, 1, 8), (90, 3, 1000)))])
+    (10, 1, 8), (8, 2, 0), (90, 3, 8), *(pytest.param(*each, marks=pytest.mark.long)
+      for each in ((7, 1, 8), (8, 2, 8), (64, 1, 8), (90, 3, 1000)))])
 def test_resuming_gives_the_batches_of_an_unbroken_run(
         infos, batch_size, streams, shuffle_buffer):
     options = dict(streams=streams, shuffle_buffer=shuffle_buffer)
@@ -131,7 +130,7 @@ def test_hosts_and_replicas_share_one_order(infos, streams, hosts, replicas):
     assert flat(resumed) == whole[7][-rows // hosts:]
 
 
-@pytest.mark.parametrize("streams", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("streams", [1, 3, 8])
 def test_streams_are_disjoint_and_complete(infos, streams, monkeypatch):
     # Files whose records are found from one that is near.
     monkeypatch.setattr(tfrecord, "OFFSETS_EVERY", 3)
@@ -199,10 +198,8 @@ def evaluate(infos, batch_size, **options):
 
 @pytest.mark.parametrize("num_shards, batch_size, most, replicas, examples", [
     *((1, batch_size, most, 1, examples) for batch_size, most, examples in (
-        (1, 0, TOTAL), (7, 0, TOTAL), (8, 0, TOTAL), (40, 0, TOTAL), (41, 0, TOTAL),
-        (8, 2, 16), (8, 5, TOTAL), (8, 99, TOTAL), (100, 1, TOTAL))),
-    (2, 1, 0, 1, TOTAL), (2, 8, 0, 1, TOTAL), (2, 8, 0, 2, TOTAL), (2, 19, 1, 1, 38),
-    (3, 3, 0, 4, TOTAL), (3, 14, 0, 2, TOTAL), (3, 4, 1, 2, 24), (7, 8, 0, 1, TOTAL)])
+        (8, 0, TOTAL), (40, 0, TOTAL), (8, 2, 16), (8, 99, TOTAL), (100, 1, TOTAL))),
+    (2, 8, 0, 2, TOTAL), (3, 14, 0, 2, TOTAL), (3, 4, 1, 2, 24), (7, 8, 0, 1, TOTAL)])
 def test_evaluation_sees_each_example_once_in_equally_many_batches(
         infos, num_shards, batch_size, most, replicas, examples):
     shards = [evaluate(infos, batch_size, max_eval_steps=most, shard_index=i,

@@ -32,13 +32,7 @@ CONFIG = dict(num_hidden_layers=1, hidden_dropout_prob=0.1)
 
 
 # A run in graphs, killed and stopped, is in scripts/test_run_pretraining.
-pytestmark = pytest.mark.usefixtures("eager")
-
-
-@pytest.fixture(autouse=True)
-def _without_curves(monkeypatch):
-    """Drawing them takes a second."""
-    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
+pytestmark = pytest.mark.usefixtures("eager", "without_curves")
 
 
 @pytest.fixture(scope="module", name="data")
@@ -56,7 +50,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
     options = RunOptions(output_dir=str(output_dir), **{
-        **dict(num_train_steps=STEPS, train_batch_size=8, eval_batch_size=4,
+        **dict(num_train_steps=STEPS, train_batch_size=8, eval_batch_size=7,
                iterations_per_loop=2, save_checkpoints_steps=3,
                keep_checkpoint_max=0), **options})
 
@@ -91,7 +85,7 @@ class Events(list):
 
 
 @pytest.fixture(scope="module", name="events")
-def _events(tmp_path_factory, data, eager):
+def _events(tmp_path_factory, data, eager, without_curves):
     """What callbacks get of a run."""
     events = Events()
     with pytest.MonkeyPatch.context() as patch:
@@ -233,19 +227,19 @@ def test_callbacks_get_metrics_and_checkpoints(events, finished):
 def test_a_run_without_evaluation(data, tmp_path, caplog):
     """Callbacks get its checkpoints; the log has its start and its end."""
     events = Events()
-    assert make_run(tmp_path, (data[0], None), callbacks=[events],
-                    num_train_steps=6).train() is None
+    assert make_run(tmp_path, (data[0], None), callbacks=[events], num_train_steps=2,
+                    save_checkpoints_steps=1).train() is None
     assert [(event.step, event.checkpoint) for event in events if not event.metrics] == [
-        (step, str(tmp_path / f"model.ckpt-{step}")) for step in (3, 6)]
+        (step, str(tmp_path / f"model.ckpt-{step}")) for step in (1, 2)]
     assert not (tmp_path / "tensorboard" / "eval").exists()
     assert not (tmp_path / "model.ckpt-best.index").exists()
     assert f"Starting at step 0 from random weights: {tmp_path} holds no" in caplog.text
-    assert any(line.startswith("training: 6 of 6 ") for line in caplog.messages)
+    assert any(line.startswith("training: 2 of 2 ") for line in caplog.messages)
 
 
 @pytest.mark.parametrize("place, saved, error", [
-    ((4, "train"), [3, 4], ConnectionError("no route")),  # Between two checkpoints.
-    ((6, "eval"), [3, 6], SystemExit("enough"))])  # At the end; a callback may end a run.
+    ((2, "train"), [2], ConnectionError("no route")),  # Between two checkpoints.
+    ((3, "eval"), [3], SystemExit("enough"))])  # At the end; a callback may end a run.
 def test_a_failing_callback_ends_the_run_after_saving(
         place, saved, error, finished, data, tmp_path):
     def log_elsewhere(event):
@@ -257,14 +251,14 @@ def test_a_failing_callback_ends_the_run_after_saving(
     with pytest.raises((InputError, SystemExit), match="^enough$|log_elsewhere .* step "
                        f"{place[0]} .*no route.*{tmp_path}") as caught:
         make_run(tmp_path, data, callbacks=[log_elsewhere, events],
-                 num_train_steps=6).train()
+                 num_train_steps=3).train()
     assert error in (caught.value, caught.value.__cause__)
     assert events.places()[-1] == place and all(event.metrics for event in events)
     assert checkpoints(tmp_path) == saved
-    make_run(tmp_path, data, num_train_steps=6).train()
-    assert_equal_tensors(*(stored(each, "model.ckpt-6", STATE)
+    make_run(tmp_path, data, num_train_steps=3).train()
+    assert_equal_tensors(*(stored(each, "model.ckpt-3", STATE)
                            for each in (tmp_path, finished)))
-    assert rows_of(tmp_path, "eval") == rows_of(finished, "eval")[:2]
+    assert rows_of(tmp_path, "eval") == rows_of(finished, "eval")[:1]
 
 
 def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
@@ -587,7 +581,7 @@ def test_a_signal_between_two_parts_gives_the_step_up(
 @pytest.mark.parametrize("early", [True, False])
 def test_signal_in_an_evaluation_stops_between_two_batches(
         tmp_path, data, monkeypatch, early):
-    run, batches = make_run(tmp_path, data, num_train_steps=3), []
+    run, batches = make_run(tmp_path, data, num_train_steps=1), []
     evaluate = Evaluator.evaluate
 
     def evaluated(self, on_batch):
@@ -603,7 +597,7 @@ def test_signal_in_an_evaluation_stops_between_two_batches(
     with pytest.raises(Stopped):
         run.train()
     assert len(batches) == (1 if early else run.evaluator.num_steps)
-    assert (tmp_path / "model.ckpt-3.index").exists()
+    assert (tmp_path / "model.ckpt-1.index").exists()
     assert not (tmp_path / "model.ckpt-best.index").exists()
     assert not (tmp_path / "eval_results.json").exists()
 

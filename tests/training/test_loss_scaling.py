@@ -60,10 +60,6 @@ def test_unscaled_gradients_are_not_rounded(scale):
     np.testing.assert_array_equal(rows.indices, [4, 0, 4])
 
 
-def half(**options):
-    return training(dtype="float16", fast=True, **options)
-
-
 def set_scaling(made, scale=INITIAL_SCALE, good=0, skipped=0):
     with made.strategy.scope():
         made.trainer.scaling.scale.assign(scale)
@@ -89,7 +85,7 @@ OVERFLOWS = 2.0 ** 40
         dict(optimizer="adamw", count_duplicate_rows=True)))])
 def test_step_that_overflows_is_skipped(options):
     """It changes the scale, the counts and nothing else."""
-    made = half(**options)
+    made = training(dtype="float16", **options)
     set_scaling(made)
     made.run(even_batches(), 2)
     state = made.state()
@@ -113,7 +109,7 @@ def test_step_that_overflows_is_skipped(options):
 @pytest.mark.slow
 def test_replicas_skip_together():
     """Though one alone overflows: the other has nothing to learn from its batch."""
-    made = half(replicas=2)
+    made = training(dtype="float16", replicas=2)
     batch = even_batches(1)[0]
     batch["masked_lm_weights"][2:] = 0.0
     batch["sentence_order_labels"][:] = 1
@@ -131,7 +127,7 @@ def test_replicas_skip_together():
 
 def test_gradients_that_float16_would_lose():
     """The norm told is that of the loss itself, if not for what is lost below 6e-8."""
-    made, norms = half(), []
+    made, norms = training(dtype="float16"), []
     for scale in (2.0 ** -20, INITIAL_SCALE, 4 * INITIAL_SCALE):
         set_scaling(made, scale)
         norms.append(made.run(even_batches(), 1)[0]["gradient_norm"])

@@ -57,13 +57,13 @@ RECOMPUTE = dict(recompute=True)
 
 
 @pytest.mark.parametrize("which, changed", [
-    (DROPOUT, TWO),
+    (DROPOUT, {**TWO, **PARTS}),
+    *(pytest.param(DROPOUT, how, marks=LONG) for how in (TWO, PARTS)),
     pytest.param(DROPOUT, {**TWO, **PARTS, "fast": True, "skip_padding": True},
                  marks=LONG),
     pytest.param(DROPOUT, dict(replicas=4), marks=SLOW),
     *(pytest.param(FAST_DROPOUT, {**RECOMPUTE, **TWO, "jit_compile": jit}, marks=SLOW)
       for jit in (False, True)),
-    (DROPOUT, PARTS),
     *(pytest.param(which, how, marks=LONG) for which, how in (
         (CLIPPED, {**PARTS, **XLA}),
         (DROPOUT, {**PARTS, **XLA, **RECOMPUTE, "fast": True}),

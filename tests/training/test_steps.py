@@ -150,8 +150,8 @@ def test_loop_on_the_device_is_the_loop_on_the_host(options, monkeypatch):
     assert_close(device.state(), host.state(), 1e-6)
 
 
-@pytest.mark.parametrize("options", [
-    pytest.param(dict(replicas=2), marks=pytest.mark.long), dict(dtype="float16")])
+@pytest.mark.long  # In float32 also test_loop, by a signal.
+@pytest.mark.parametrize("options", [dict(replicas=2), dict(dtype="float16")])
 def test_nothing_remains_of_a_step_that_is_stopped(options):
     """Between two parts of its batch; XLA does not stop there."""
     stopped = Training(dropout=0.3, gradient_accumulation_steps=2, **options)
@@ -242,8 +242,7 @@ def test_first_step_that_is_not_finite_is_remembered(options):
     assert broken.trainer.first_bad_step.numpy() == 2
 
 
-@pytest.mark.parametrize("replicas, batch_size", [(1, 5), (2, 3)])
-def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
+def test_evaluation_weighs_every_example_once(tmp_path, replicas=2, batch_size=3):
     path = tiny_run.write_records(tmp_path / "dev.tfrecord", 13, seed=5)
     infos = records.check_files([path], tiny_run.SPEC)
     strategy = tiny_run.strategy(replicas)

@@ -144,7 +144,6 @@ def test_a_set_to_predict_needs_no_columns_of_labels(tmp_path):
 
 # ---- scores ----------------------------------------------------------------
 
-TRUE = np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]])
 GIVEN = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 0]])
 
 

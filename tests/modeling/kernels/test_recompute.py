@@ -10,7 +10,6 @@ from tests import models, tiny_run
 
 WIDTH, LENGTH, HEADS = 128, 64, 8
 HIDDEN_BYTES = 4 * 2 * LENGTH * WIDTH
-KERNEL_BYTES = 4 * 12 * WIDTH * WIDTH
 DRAWN_BYTES = 2 * HEADS * LENGTH * LENGTH  # of attention's dropout, bool
 
 

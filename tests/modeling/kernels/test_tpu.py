@@ -43,10 +43,10 @@ def test_equal_to_plain(part, dropped, dtype, tolerance):
 
 
 @pytest.mark.parametrize("positions, computation", [
-    (None, {}), (test_packing.POSITIONS, {}), (None, {"passes": 1}),
-    (test_packing.POSITIONS, {"recompute": True}),
-    pytest.param(test_packing.POSITIONS, {"recompute": True, "compiled": True},
-                 marks=pytest.mark.long)])
+    (None, {"passes": 1}), (test_packing.POSITIONS, {"recompute": True}), *(
+        pytest.param(*each, marks=pytest.mark.long) for each in (
+            (None, {}), (test_packing.POSITIONS, {}),
+            (test_packing.POSITIONS, {"recompute": True, "compiled": True})))])
 def test_a_model_computes_the_same(positions, computation, monkeypatch):
     model = test_packing.with_weights(
         AlbertModel, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
