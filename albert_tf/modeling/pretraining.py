@@ -27,10 +27,7 @@ class AlbertForPreTraining(ConfiguredModel):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
-        if not config.use_pooler:
-            raise InputError("config: use_pooler is false, but this model has a head "
-                             "on the pooled output; set it to true.")
-        super().__init__(config, name)
+        super().__init__(config, name, reads_pooler=True)
         self.bert = AlbertModel(config)
         # Named as in the original's checkpoints.
         self.predictions = MASKED_LM.layers(config)["predictions"]
