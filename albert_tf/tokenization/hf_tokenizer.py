@@ -110,7 +110,8 @@ class HfTokenizer(FullTokenizer):
                     f"{path}: the added token {token.content!r:.40} has the id {token.id},"
                     f" but its place is {place}; correct it.")
         self._listed = sorted((token._replace(id=self.vocab[token.content])
-                               for token in known.values()), key=lambda token: token.id)
+                               for token in known.values()),
+                              key=lambda token: self.vocab[token.content])
         self.added = tuple(token for token in self._listed if token.content not in own)
 
     def normalized(self, text: str) -> str:
@@ -149,21 +150,23 @@ class HfTokenizer(FullTokenizer):
             if unicodedata.category(char)[0] == "M" and not self.normalized(char)}
         if not (marks or self.uses_sentencepiece or self.added):
             return [PieceSpan(piece, i, start, end) for piece, i, (start, end) in found]
-        spans = []
+        spans, own = [], {token.id for token in self.added}
         behind = 0  # the end of the token before
         for piece, i, (start, end) in found:
-            # The library gives some tokens the blanks beside them, and of characters that
-            # were replaced together the last one.
-            part = text[start:end]
-            start += len(part) - len(part.lstrip())
-            end = max(start, end - len(part) + len(part.rstrip()))
             if piece == UNDERLINE:
                 solid = re.compile(r"\S").search(text, behind)
                 start = end = solid.start() if solid else behind
             elif self.uses_sentencepiece:
+                # The library gives a token the blank before it, and of characters that
+                # were replaced together the last one.
+                while start < end and text[start].isspace():
+                    start += 1
                 while start > behind and not text[start - 1].isspace() and (
                         self.normalized(text[start - 1])):
                     start -= 1
+            if i in own:  # Some take the blanks beside them.
+                part = text[start:end]
+                start, end = end - len(part.lstrip()), start + len(part.rstrip())
             while text[end:end + 1] in marks:
                 end += 1
             behind = max(behind, end)
@@ -232,8 +235,9 @@ def _of_sentencepiece(like: SentencePieceTokenizer) -> tokenizers.Tokenizer:
     model = model_proto().FromString(like.processor.serialized_model_proto())
     ends = replaced("^ | $")
     steps: list[normalizers.Normalizer] = [
-        replaced(f"{_class_of(str.isspace)}+", " "), ends,
-        *(normalizers.Replace(quote, '"') for quote in ("``", "''") if like.rules.quotes)]
+        normalizers.Replace(quote, '"') for quote in ("``", "''") if like.rules.quotes]
+    if not like.rules.changed:
+        steps += [replaced(f"{_class_of(str.isspace)}+", " "), ends]
     if like.strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents() if like.rules.all_marks
                   else replaced(_class_of(unicodedata.combining))]
@@ -241,7 +245,7 @@ def _of_sentencepiece(like: SentencePieceTokenizer) -> tokenizers.Tokenizer:
         steps.append(normalizers.Lowercase())
     if table := model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(table))
-    steps += [replaced(" {2,}", " "), ends]
+    steps += [replaced(" {2,}", " "), normalizers.Strip() if like.rules.changed else ends]
     result = tokenizers.Tokenizer(tokenizers.models.Unigram(
         [(piece.piece, piece.score - 100.0 * ends_in_digit_comma(piece.piece))
          for piece in model.pieces], model.trainer_spec.unk_id,
