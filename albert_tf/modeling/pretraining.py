@@ -27,7 +27,10 @@ class AlbertForPreTraining(ConfiguredModel):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
-        super().__init__(config, name, reads_pooler=True)
+        if not config.use_pooler:
+            raise InputError("config: use_pooler is false, but this model has a head "
+                             "on the pooled output; set it to true.")
+        super().__init__(config, name)
         self.bert = AlbertModel(config)
         # Named as in the original's checkpoints.
         self.predictions = MASKED_LM.layers(config)["predictions"]

@@ -124,10 +124,8 @@ def test_dropout_before_the_sum_and_after_the_norm_of_the_embeddings():
         np.random.default_rng(3).standard_normal([2, 6, 8]), tf.float32)
     attention, ffn = model.encoder.attention["0_0"], model.encoder.ffn["0_0"]
     np.testing.assert_allclose(
-        attention(hidden, tf.zeros([2, 1, 1, 6]), seeds, attention.layer_weights()),
-        attention.layer_norm(hidden))
-    np.testing.assert_allclose(
-        ffn(hidden, seeds, ffn.layer_weights()), ffn.layer_norm(hidden))
+        attention(hidden, tf.zeros([2, 1, 1, 6]), seeds), attention.layer_norm(hidden))
+    np.testing.assert_allclose(ffn(hidden, seeds), ffn.layer_norm(hidden))
 
 
 # ---- inputs ----------------------------------------------------------------

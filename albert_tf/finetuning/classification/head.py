@@ -26,7 +26,8 @@ class Classification(Head):
     # One of checkpoint.PROBLEMS; "": a regression if `width` is 1, else one label.
     problem_type: str = ""
 
-    name, task, has_labels = "classification", "classify", True
+    name, title = "classification", "classification head"
+    task, has_labels = "classify", True
 
     @property
     def problem(self) -> str:
