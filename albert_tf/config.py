@@ -59,7 +59,7 @@ class AlbertConfig:
     num_hidden_groups: int = _count(1)  # G; layers of one group share their parameters
     num_attention_heads: int = _size(64)  # in a layer; divides H
     intermediate_size: int = _size(16384)  # width of the feed-forward sub-layer
-    inner_group_num: int = _count(1)  # blocks inside each layer
+    inner_group_num: int = _count(1)  # pairs of blocks in each layer
     down_scale_factor: int = _field(1)  # in the released files, but never used
     # Activation of the feed-forward sub-layer and of the masked-LM head, one of
     # ACTIVATIONS. "gelu" is the tanh approximation (Hugging Face's "gelu_new"),

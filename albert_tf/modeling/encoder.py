@@ -63,7 +63,7 @@ class AttentionBlock(NamedLayer):
         self.num_heads = config.num_attention_heads
         self.probs_dropout_prob = config.attention_probs_dropout_prob
         self.hidden_dropout_prob = config.hidden_dropout_prob
-        # The number of dropouts in a layer: one for each probability above 0.
+        # The block's number of dropouts in a layer: one for each probability above 0.
         self.draws = bool(self.probs_dropout_prob) + bool(self.hidden_dropout_prob)
         size = config.hidden_size
 

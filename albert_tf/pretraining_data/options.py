@@ -14,7 +14,7 @@ SENTENCE_OBJECTIVES = ("order", "next", "none")
 # RANDOM_DOCUMENT, else 0.
 FOLLOWING = "following"  # the text after the first segment
 SWAPPED = "swapped"  # the text before the first segment
-RANDOM_DOCUMENT = "random_document"  # a different document
+RANDOM_DOCUMENT = "random_document"  # of a document drawn at random
 ONE_SEGMENT = "one_segment"  # there is no second segment
 ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
 LABEL_1 = (SWAPPED, RANDOM_DOCUMENT)

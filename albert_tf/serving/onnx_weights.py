@@ -191,8 +191,9 @@ class _Graph:
 
 
 def quantized(value: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns whole numbers from -127 to 127, and the scales; the largest number along
-    the axis becomes 127."""
-    scale = np.abs(value).max(axis=axis, keepdims=True) / np.float32(127)
+    """Returns whole numbers from -63 to 63, and the scales; the largest number along the
+    axis becomes 63. Processors without VNNI add two products with numbers of 8 bits in 16
+    bits, and would cut sums of larger ones off."""
+    scale = np.abs(value).max(axis=axis, keepdims=True) / np.float32(63)
     scale = np.where(scale == 0, 1, scale).astype(np.float32)
     return np.rint(value / scale).astype(np.int8), scale

@@ -97,7 +97,7 @@ def hits(scores: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def sentence_order_labels(features: Tensors) -> tf.Tensor:
-    """Returns the labels int32 [B], 1 for swapped segments."""
+    """Returns the labels int32 [B], 0 for segments in order, else 1."""
     # In the records they have BERT's name, in parsed features ours.
     labels = features.get("sentence_order_labels")
     return integers(features["next_sentence_labels"] if labels is None else labels)

@@ -183,7 +183,7 @@ def test_the_layout_and_the_names_of_the_hub(tiny, tmp_path):
     files = folder, folder / "onnx/model_quantized.onnx", folder / "onnx/model.onnx"
     small, same, whole = (np.abs(np.subtract(
         probabilities(albert_tf.load(path)), exact)).max() for path in files)
-    assert whole < 1e-6 < small == same < 0.06
+    assert whole < 1e-6 < small == same < 0.02
     # Labels stand once, where transformers and its users look for them.
     config["id2label"]["2"] = "best"
     (folder / "config.json").write_text(json.dumps(config))
