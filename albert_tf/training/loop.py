@@ -12,6 +12,7 @@ before evaluates again.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -222,7 +223,9 @@ class Run:
                 ", ".join(run_folder.different(before, self.evaluation_set)),
                 BEST_CHECKPOINT)
         self._scores = Scores(rows, self.task.best_metric, self.evaluation_set)
-        # 5. The trainer runs the steps, with a graph for each shape and depth.
+        # 5. The trainer runs the steps, with a graph for each shape and depth. A checkpoint
+        #    to resume from is none to evaluate afterwards.
+        self.options = dataclasses.replace(options, resume_from="")
         self.trainer = Trainer(
             self.task, self.optimizer, self.batches.train(first), options.step,
             on_step=self._after_step, kind_of_step=lambda step: (

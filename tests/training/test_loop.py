@@ -481,6 +481,8 @@ def test_a_run_whose_list_of_checkpoints_is_lost_goes_on_where_the_user_says(cop
     run = make_run(copy, data, resume_from="6", num_train_steps=7)
     run.train()
     assert run.current_step == 7 and (copy / "checkpoint").exists()
+    run.evaluate()
+    assert run.current_step == 7  # not that from which it went on
 
 
 @pytest.mark.parametrize("size, eval_size, replicas, parts, message", [
