@@ -8,6 +8,7 @@ resumed, and named in errors as a user's files are.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import PYTHON_DATA, claim_run_folder, holds_checkpoint
 from albert_tf.cli import finetune as command_line, flags as cli_flags
 from albert_tf.cli.define import options_in
+from albert_tf.config import refuse
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.command import ClassificationCommand
 from albert_tf.finetuning.classification.task import BALANCED
@@ -80,14 +82,9 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
         list, and `class_weights` may be a dict. What is left out follows the number and
         length of the training examples (recipes.recipe_for_data).
 
-    Raises:
-      InputError: for examples, a model or a folder that do not fit; it names the row,
-        counted from 1, and arguments as the flags of their names.
-      DivergenceError: if the training diverges.
+    Errors name the row, counted from 1, and arguments as the flags of their names.
     """
-    if task not in _TASKS:
-        raise InputError(f"--task={task} is none of {', '.join(_TASKS)}; give one of "
-                         "these.")
+    refuse({"task": task}, "finetune", "give one of these", task=_TASKS)
     command, output_dir = _TASKS[task], files.expanded(output_dir)
     # 1. The options, as a script has them.
     values = flags.FlagValues()
@@ -119,15 +116,13 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
              for split in ("train", "dev")}
     with _named({**paths, "--do_eval": "dev", "--init_checkpoint": "the model"}):
         cli_flags.check_output_dir(values)
-        files.make_directory(output_dir, "--output_dir")
         claim_run_folder(output_dir, command.__module__.split(".")[-2])
-        for (path, split), data in zip(paths.items(), (train, dev)):
-            option = "predict_file" if (task, split) == ("answer", "dev") else (
-                f"{split}_file")
+        for (path, split), option, data in zip(
+                paths.items(), command(values).data_options.values(), (train, dev)):
             if isinstance(data, (str, os.PathLike)):
                 values[option].value = files.expanded(data)
             elif data is not None or split == "train":
-                _write(split, _lines(split, data, names, more), path,
+                _write(split, b"".join(_lines(split, data, names, more)), path,
                        fixed=not resume and holds_checkpoint(output_dir))
                 values[option].value = path
         if "labels" in values and not values.labels:
@@ -176,20 +171,20 @@ def _named(names: Mapping[str, str]) -> Iterator[None]:
 # ---- rows --------------------------------------------------------------------
 
 
-def _write(split: str, lines: Iterable[bytes], path: str, fixed: bool) -> None:
+def _write(split: str, lines: bytes, path: str, fixed: bool) -> None:
     """Writes lines. With `fixed`, those that are there must be the same."""
+    if not lines:
+        raise InputError(f"{split} has no examples; give some"
+                         + ", or leave it out" * (split == "dev") + ".")
+    if fixed and files.exists(path) and (
+            files.sha256(path) != hashlib.sha256(lines).hexdigest()):
+        raise InputError(
+            f"{split} has other rows than the run in --output_dir, which would only be "
+            "continued; choose a different --output_dir, or give resume=True.")
     # The workers of a cluster write the same file.
-    with files.staged(path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (staged,):
-        with files.open_binary(staged, "wb") as stream:
-            for line in lines:
-                stream.write(line)
-        if not files.size(staged):
-            raise InputError(f"{split} has no examples; give some"
-                             + ", or leave it out" * (split == "dev") + ".")
-        if fixed and files.exists(path) and files.sha256(staged) != files.sha256(path):
-            raise InputError(
-                f"{split} has other rows than the run in --output_dir, which would only "
-                "be continued; choose a different --output_dir, or give resume=True.")
+    with files.staged(path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (
+            staged,), files.open_binary(staged, "wb") as stream:
+        stream.write(lines)
 
 
 def _lines(split: str, data: Any, names: Sequence[str], more: Sequence[str]

@@ -109,9 +109,8 @@ class HfTokenizer(FullTokenizer):
                 raise InputError(
                     f"{path}: the added token {token.content!r:.40} has the id {token.id},"
                     f" but its place is {place}; correct it.")
-        self._listed = sorted((token._replace(id=self.vocab[token.content])
-                               for token in known.values()),
-                              key=lambda token: self.vocab[token.content])
+        self._listed = [known[content]._replace(id=i)
+                        for content, i in self.vocab.items() if content in known]
         self.added = tuple(token for token in self._listed if token.content not in own)
 
     def normalized(self, text: str) -> str:
@@ -153,7 +152,7 @@ class HfTokenizer(FullTokenizer):
         spans, own = [], {token.id for token in self.added}
         behind = 0  # the end of the token before
         for piece, i, (start, end) in found:
-            if piece == UNDERLINE:
+            if self.uses_sentencepiece and piece == UNDERLINE:
                 solid = re.compile(r"\S").search(text, behind)
                 start = end = solid.start() if solid else behind
             elif self.uses_sentencepiece:
@@ -180,8 +179,6 @@ class HfTokenizer(FullTokenizer):
 def is_file(path: str) -> bool:
     """Returns whether a vocabulary file is a tokenizer.json, whatever its name; no other
     begins with "{"."""
-    if not files.exists(path) or files.is_folder(path):
-        return False
     with files.open_binary(path) as stream:
         return stream.read(256).lstrip()[:1] == b"{"
 

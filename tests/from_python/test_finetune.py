@@ -107,7 +107,7 @@ def test_names_of_a_dataset_and_values_of_numpy(written):
     (TEXTS, {"dev": []}, "dev has no examples"),
     (TEXTS, {"labels": "yes,no"}, "--labels='yes,no': give a list"),
     (TEXTS, {"dtype": "float8"}, "--dtype='float8'"),
-    (TEXTS, {"task": "tags"}, "--task=tags"),
+    (TEXTS, {"task": "tags"}, "task='tags' is not supported"),
     (TEXTS, {"label_threshold": 0.3}, "--label_threshold .* only with --multi_label"),
     (TEXTS, {"lerning_rate": 1e-3}, "--lerning_rate is not an option"),
     (TEXTS, {"learning_rate": "high"}, "--learning_rate='high': give a number"),
