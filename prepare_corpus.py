@@ -9,11 +9,10 @@ each document, and some documents held out for evaluation.
 The input may be plain text (UTF-8; one document per file, or with
 --document_separator=blank_line one per block of lines), the output of wikiextractor
 (--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), or Parquet or Arrow (.parquet,
-.arrow). Text may be compressed (.gz, .bz2, .xz, .zst). Instead of files,
---input_format=python takes the English prose that comes with the running Python. The
-script prints the counts of what was read, written and dropped, and writes them as JSON
-beside the output. --language divides sentences as the language does, and leaves a file
-beside the corpus from which the next scripts take what the language needs.
+.arrow). Text may be compressed (.gz, .bz2, .xz, .zst). The script prints the counts of
+what was read, written and dropped, and writes them as JSON beside the output. --language
+divides sentences as the language does, and leaves a file beside the corpus from which the
+next scripts take what the language needs.
 
 If it was stopped, run the same command again to resume it. The same flags and text give
 the same bytes on any number of cores.
@@ -24,8 +23,6 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 import contextlib
 import itertools
 import os
-import sys
-import sysconfig
 import time
 from typing import Iterator
 
@@ -45,7 +42,7 @@ FLAGS = flags.FLAGS
 _FEW_BYTES = 1 << 22  # less text takes one process: starting more is slower
 
 flags.DEFINE_string(
-    "input_file", "", "Input files: paths or globs, separated by commas.")
+    "input_file", None, "Input files: paths or globs, separated by commas.", required=True)
 define(readers.Layout)
 flags.DEFINE_string(
     "language", None, "ISO 639 code of the text's language: en, de, zh, ja, ... "
@@ -79,15 +76,8 @@ def preparation_options() -> prepare.Options:
         raise InputError(
             f"--max_sentence_chars={FLAGS.max_sentence_chars} is too small; give 0 "
             "for no limit, or at least 20 and at least --min_sentence_chars.")
-    python = FLAGS.input_format == "python"
-    if python and FLAGS.input_file:
-        raise InputError(
-            "--input_format=python reads no files; leave --input_file out.")
-    return given(
-        prepare.Options, FLAGS, heldout_share=share,
-        language=languages.check_language(FLAGS.language or "en"),
-        deduplicate="sentences" if python and not FLAGS["deduplicate"].present
-        else FLAGS.deduplicate)
+    return given(prepare.Options, FLAGS, heldout_share=share,
+                 language=languages.check_language(FLAGS.language or "en"))
 
 
 def read(sources: dict[str, list[str]], layout: readers.Layout,
@@ -103,8 +93,7 @@ def read(sources: dict[str, list[str]], layout: readers.Layout,
 def main(argv):
     options = preparation_options()
     layout = given(readers.Layout, FLAGS)
-    sources = {"": []} if FLAGS.input_format == "python" else files.expand_each(
-        FLAGS.input_file, "--input_file")
+    sources = files.expand_each(FLAGS.input_file, "--input_file")
     inputs = list(itertools.chain(*sources.values()))
     summary_file = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
     sampled = prepare.is_sampled(FLAGS.sampling_exponent, sources)
@@ -116,7 +105,7 @@ def main(argv):
         | {"the language of --output_file": map(languages.file_of, outputs)},
         {"--input_file": inputs})
     workers = FLAGS.num_workers or parallel.num_cores()
-    if inputs and not any(map(files.is_remote, inputs)) and (
+    if not any(map(files.is_remote, inputs)) and (
             sum(map(files.size, inputs)) < _FEW_BYTES):
         workers = 1
     folder = WorkFolder.beside(FLAGS.output_file, FLAGS.work_dir)
@@ -124,9 +113,7 @@ def main(argv):
     settings = {**vars(layout), "version": 1, **{
         name: getattr(options, name) for name in (
             "language", "min_sentence_chars", "max_sentence_chars")}}
-    state = [list(sources.items()), state_of(inputs)] if inputs else [
-        sys.version, *(os.stat(sysconfig.get_path(name)).st_mtime_ns
-                       for name in ("stdlib", "purelib"))]
+    state = [list(sources.items()), state_of(inputs)]
     splitter, summary = prepare.Splitter(options, folder), prepare.Summary()
     started = time.time()
     with folder.used(settings, state), contextlib.ExitStack() as stack:

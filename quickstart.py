@@ -9,12 +9,18 @@ and the installed packages. It takes about four minutes on two cores.
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import inspect
+import itertools
 import os
+import pathlib
+import re
 import shlex
 import statistics
 import subprocess
 import sys
+import sysconfig
 import time
+from typing import Iterator
 
 from absl import flags
 
@@ -78,8 +84,12 @@ def run_scripts(folder: str) -> AlbertConfig:
     """Makes corpus, vocabulary and records from the text, and trains a model, which is
     evaluated on held-out documents; returns its config."""
     corpus, heldout = f"{folder}/corpus.txt", f"{folder}/heldout.txt"
-    source = {"input_format": "python"}
-    if FLAGS.text:
+    if not FLAGS.text:
+        # Packages repeat each other's sentences.
+        source = {"input_file": f"{folder}/python.txt", "deduplicate": "sentences",
+                  "document_separator": "blank_line"}
+        files.write(source["input_file"], "\n\n".join(python_documents()).encode())
+    else:
         source = {"input_file": FLAGS.text}
         if FLAGS.language:
             source["language"] = FLAGS.language
@@ -158,6 +168,51 @@ def main(argv):
             "quickstart OUTPUT=FOLDER).")
     files.make_directory(folder, "--output_dir")
     report(folder, run_scripts(folder), begin)
+
+
+# ---- the documentation of Python -------------------------------------------
+
+# Folders without documentation: tests, vendored copies, and pip itself.
+_SKIPPED = {"_vendor", "site-packages", "dist-packages", "idlelib", "lib2to3", "pip",
+            "pydoc_data", "test", "tests", "turtledemo", "testing", "vendor"}
+_MIN_CHARS = 200  # A shorter document has only two or three sentences.
+_DOCSTRING = re.compile(r"^ *r?(\"{3}|'{3})(.+?)\1", re.M | re.S)
+_HEADING = re.compile(r"^.*\n([=\-~^*#\"'+])\1{2,} *$", re.M)  # underlined
+_BULLET = re.compile(r"^( *)(?:[*+-]|\d\.) (?=\S)", re.M)
+_MARKUP = re.compile(r":\w+:(?=`)|[`*]|\s?\[\w{1,9}\]_")  # :role:`name`, *emphasis*
+_NOT_PROSE = re.compile(r"[=_{}|<>\\^~@$#]|->|::|://|\w\(\w*[,)]|\bself\.|copyright|"
+                        "licen[cs]e", re.I)
+_SENTENCES = re.compile(r"[\"'(]?[A-Z].*[.!?][\"')]*")
+_WORD = re.compile(r"[A-Za-z][a-z']*(?:-[a-z]+)*[.,;:!?)\"']*")
+
+
+def python_documents(*folders: str) -> Iterator[str]:
+    """Yields the English prose in the docstrings of the running Python and its packages,
+    or of the sources in `folders`, in an order that depends only on the names: for each
+    file its paragraphs, one per line."""
+    for folder in map(pathlib.Path, folders or dict.fromkeys(
+            map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))):
+        for path in sorted(folder.rglob("*.py")):
+            if path.is_file() and _SKIPPED.isdisjoint(path.relative_to(folder).parts):
+                document = "\n".join(
+                    paragraph for _, text in _DOCSTRING.findall(
+                        path.read_text("utf-8", "replace")) for paragraph in _prose(text))
+                if len(document) >= _MIN_CHARS:
+                    yield document
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Yields the paragraphs of a docstring that consist of sentences, and not of code,
+    tables or lists of arguments; indentation separates paragraphs."""
+    text = _BULLET.sub(r"\n\1  ", _HEADING.sub("", inspect.cleandoc(text)))
+    for _, lines in itertools.groupby(text.splitlines(), lambda line: (
+            len(line) - len(line.lstrip()) if line.strip() else -1)):
+        paragraph = " ".join(_MARKUP.sub("", " ".join(lines)).split())
+        words = paragraph.split()
+        if (len(words) >= 4 and _SENTENCES.fullmatch(paragraph)
+                and not _NOT_PROSE.search(paragraph)
+                and sum(map(bool, map(_WORD.fullmatch, words))) >= 0.75 * len(words)):
+            yield paragraph
 
 
 if __name__ == "__main__":

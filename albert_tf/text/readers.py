@@ -1,5 +1,4 @@
-"""Reads documents: plain text, wikiextractor output, JSON lines, Parquet, Arrow, and
-the documentation of Python.
+"""Reads documents: plain text, wikiextractor output, JSON lines, Parquet and Arrow.
 
     for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
         document.paragraphs     # ["The mill grinds corn.", ...]
@@ -12,11 +11,8 @@ import collections
 import dataclasses
 import functools
 import html
-import inspect
 import itertools
-import pathlib
 import re
-import sysconfig
 from typing import Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import files, rows, text_files
@@ -24,7 +20,6 @@ from albert_tf.errors import InputError
 from albert_tf.options import option
 from albert_tf.text.languages import SPACELESS
 
-FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
 # A document is held in memory; a longer one is a corpus that is read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
 
@@ -48,9 +43,8 @@ class Layout:
     input_format: str = option(
         "auto", "Format of the input files. auto: text, wikiextractor, jsonl or parquet, "
         "detected from the name and first line of each file; parquet: also Arrow files, "
-        "each row is a document; python: no --input_file; takes the documentation of the "
-        "running Python and of the packages installed in it, and drops repeated sentences "
-        "(--deduplicate=sentences).", choices=(*FORMATS, "python"))
+        "each row is a document.",
+        choices=("auto", "text", "wikiextractor", "jsonl", "parquet"))
     json_field: str = option(
         "text", "Name of the field, or column, with the text (JSON lines and Parquet "
         "only).", needs=_read("jsonl", "parquet"))
@@ -75,8 +69,6 @@ def read_documents(
     `counts` counts the "title lines" that were removed. For `on_bytes` see
     text_files.read_lines.
     """
-    if layout.input_format == "python":
-        yield from python_documents()
     for path in paths:
         kind, lines = layout.input_format, text_files.read_lines(path, on_bytes)
         if kind == "auto" and (kind := rows.kind_of(path, "auto")) not in (
@@ -193,47 +185,3 @@ def _joined(text: str, line: str) -> str:
     # As in "first-\npast-the-post"; a word that was divided keeps its hyphen.
     hyphen = text[-1] == "-" and text[-2:-1].isalpha()
     return text + line if spaceless or hyphen else f"{text} {line}"
-
-
-# ---- the documentation of Python -------------------------------------------
-
-# Folders without documentation: tests, vendored copies, and pip itself.
-_SKIPPED = {"_vendor", "site-packages", "dist-packages", "idlelib", "lib2to3", "pip",
-            "pydoc_data", "test", "tests", "turtledemo", "testing", "vendor"}
-_MIN_CHARS = 200  # A shorter document has only two or three sentences.
-_DOCSTRING = re.compile(r"^ *r?(\"{3}|'{3})(.+?)\1", re.M | re.S)
-_HEADING = re.compile(r"^.*\n([=\-~^*#\"'+])\1{2,} *$", re.M)  # underlined
-_BULLET = re.compile(r"^( *)(?:[*+-]|\d\.) (?=\S)", re.M)
-_MARKUP = re.compile(r":\w+:(?=`)|[`*]|\s?\[\w{1,9}\]_")  # :role:`name`, *emphasis*
-_NOT_PROSE = re.compile(r"[=_{}|<>\\^~@$#]|->|::|://|\w\(\w*[,)]|\bself\.|copyright|"
-                        "licen[cs]e", re.I)
-_SENTENCES = re.compile(r"[\"'(]?[A-Z].*[.!?][\"')]*")
-_WORD = re.compile(r"[A-Za-z][a-z']*(?:-[a-z]+)*[.,;:!?)\"']*")
-
-
-def python_documents(*folders: str) -> Iterator[Document]:
-    """Yields the English prose in the docstrings of the running Python and its packages,
-    or of the sources in `folders`, in an order that depends only on the names."""
-    for folder in map(pathlib.Path, folders or dict.fromkeys(
-            map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))):
-        for path in sorted(folder.rglob("*.py")):
-            inside = path.relative_to(folder)
-            if path.is_file() and _SKIPPED.isdisjoint(inside.parts):
-                paragraphs = [part for _, text in _DOCSTRING.findall(
-                    path.read_text("utf-8", "replace")) for part in _prose(text)]
-                if sum(map(len, paragraphs)) >= _MIN_CHARS:
-                    yield Document(paragraphs)
-
-
-def _prose(text: str) -> Iterator[str]:
-    """Yields the paragraphs of a docstring that consist of sentences, and not of code,
-    tables or lists of arguments; indentation separates paragraphs."""
-    text = _BULLET.sub(r"\n\1  ", _HEADING.sub("", inspect.cleandoc(text)))
-    for _, lines in itertools.groupby(text.splitlines(), lambda line: (
-            len(line) - len(line.lstrip()) if line.strip() else -1)):
-        paragraph = " ".join(_MARKUP.sub("", " ".join(lines)).split())
-        words = paragraph.split()
-        if (len(words) >= 4 and _SENTENCES.fullmatch(paragraph)
-                and not _NOT_PROSE.search(paragraph)
-                and sum(map(bool, map(_WORD.fullmatch, words))) >= 0.75 * len(words)):
-            yield paragraph

@@ -18,9 +18,7 @@ from albert_tf.text.languages import (
 from albert_tf.text.prepare import (
     Options, Splitter, Summary, document_sentences)
 from albert_tf.text.prepare import prepare as prepare_documents
-from tests import row_tables
 from tests.commands import run_commands
-from tests.helpers import SHARED
 
 
 def read(path, counts=None, **layout):
@@ -350,7 +348,6 @@ WRONG = {  # message → flags, besides (or instead of) the input and the output
     "cannot be written": ["--output_file={0}/a.txt/o"],
     "only with --heldout_file": ["--heldout_share=0.1"],
     "--language=english": ["--language=english"],
-    "leave --input_file out": ["--input_format=python"],
     "--max_sentence_chars=3 is too small": ["--max_sentence_chars=3"],
     "--sampling_exponent=0.7": ["--sampling_exponent=0.7"],
     "--sampling_exponent=0 ": ["--sampling_exponent=0"],
@@ -377,75 +374,3 @@ def test_script_refuses(refused, message):
     assert message in result["stderr"]
     assert [path.name for path in folder.iterdir()] == ["a.txt"]
     assert (folder / "a.txt").read_text() == "Some text.\n"
-
-
-# The prose of the installed Python.
-
-MODULE = '''"""Tools for mills that stand by rivers.
-
-    code = indented(1)
-
-The tools in :mod:`mill` grind ``corn`` and, *slowly*, also wheat [1]_. See the
-list of all tools for more of this.
-
-It is at `a place <https://example.org>`_ that is not kept as prose here.
-
-* A bullet that goes on over two lines, and
-  whose second line is kept.
-
-Args:
-  corn: The corn to grind in the mill.
-"""
-
-class Mill:
-    def turn(self):
-        """Turn the wheel until all corn is ground.
-
-        Notes
-        -----
-        The stones of the mill wear down over the years.
-
-        x = y + 1 is no prose and so it goes."""
-'''
-
-
-def test_python_prose(tmp_path):
-    for folder in ("b", "tests"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "mill.py").write_text(MODULE)
-    [found] = readers.python_documents(str(tmp_path))
-    assert found == readers.Document([
-        "Tools for mills that stand by rivers.",
-        "The tools in mill grind corn and, slowly, also wheat. See the list of all "
-        "tools for more of this.",
-        "A bullet that goes on over two lines, and whose second line is kept.",
-        "Turn the wheel until all corn is ground.",
-        "The stones of the mill wear down over the years."])
-
-
-# Real data.
-
-@pytest.mark.shared
-def test_real_wikiextractor_output(tmp_path, run):
-    run(f"--input_file={SHARED}/data/wiki_en/raw/wiki_0[01]",
-        f"--output_file={tmp_path}/train", f"--heldout_file={tmp_path}/heldout")
-    summary = json.loads((tmp_path / "train.summary.json").read_text())
-    assert summary["documents_read"] == 3581
-    assert summary["dropped"]["documents without text"] == 2466
-    assert 0.02 < summary["heldout_share_of_characters"] < 0.12
-    text = (tmp_path / "train").read_text()
-    assert "<doc" not in text and "&lt;" not in text
-
-
-# Parquet and Arrow (tests/test_rows.py has the files themselves).
-
-@pytest.mark.parametrize("name", ["wiki.parquet", "wiki.arrow"])
-def test_rows_are_documents(tmp_path, name):
-    path = row_tables.write(tmp_path / name, row_tables.table({
-        "text": ["The mill.\n\nIt grinds corn.", "The river."], "title": ["Mill", None]}))
-    assert [document.paragraphs for document in read(path)] == [
-        ["The mill.", "It grinds corn."], ["The river."]]
-    for field, message in (("body", ": .*'body'.*'text', 'title'.*--json_field"),
-                           ("title", ", row 2: .*'title'")):
-        with pytest.raises(InputError, match=name + message):
-            read(path, json_field=field)
