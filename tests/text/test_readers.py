@@ -18,7 +18,9 @@ from albert_tf.text.languages import (
 from albert_tf.text.prepare import (
     Options, Splitter, Summary, document_sentences)
 from albert_tf.text.prepare import prepare as prepare_documents
+from tests import row_tables
 from tests.commands import run_commands
+from tests.helpers import SHARED
 
 
 def read(path, counts=None, **layout):
@@ -374,3 +376,31 @@ def test_script_refuses(refused, message):
     assert message in result["stderr"]
     assert [path.name for path in folder.iterdir()] == ["a.txt"]
     assert (folder / "a.txt").read_text() == "Some text.\n"
+
+
+# Real data.
+
+@pytest.mark.shared
+def test_real_wikiextractor_output(tmp_path, run):
+    run(f"--input_file={SHARED}/data/wiki_en/raw/wiki_0[01]",
+        f"--output_file={tmp_path}/train", f"--heldout_file={tmp_path}/heldout")
+    summary = json.loads((tmp_path / "train.summary.json").read_text())
+    assert summary["documents_read"] == 3581
+    assert summary["dropped"]["documents without text"] == 2466
+    assert 0.02 < summary["heldout_share_of_characters"] < 0.12
+    text = (tmp_path / "train").read_text()
+    assert "<doc" not in text and "&lt;" not in text
+
+
+# Parquet and Arrow (tests/test_rows.py has the files themselves).
+
+@pytest.mark.parametrize("name", ["wiki.parquet", "wiki.arrow"])
+def test_rows_are_documents(tmp_path, name):
+    path = row_tables.write(tmp_path / name, row_tables.table({
+        "text": ["The mill.\n\nIt grinds corn.", "The river."], "title": ["Mill", None]}))
+    assert [document.paragraphs for document in read(path)] == [
+        ["The mill.", "It grinds corn."], ["The river."]]
+    for field, message in (("body", ": .*'body'.*'text', 'title'.*--json_field"),
+                           ("title", ", row 2: .*'title'")):
+        with pytest.raises(InputError, match=name + message):
+            read(path, json_field=field)
