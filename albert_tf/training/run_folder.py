@@ -102,12 +102,11 @@ def held(output_dir: str, strategy: tf.distribute.Strategy
 
 def remove_unfinished(output_dir: str) -> None:
     """Removes what a killed run was writing."""
-    for name in tf.io.gfile.listdir(output_dir):
-        name = name.rstrip("/")
+    for name in files.names_in(output_dir):
         if _UNFINISHED.fullmatch(name):
             path = os.path.join(output_dir, name)
             logging.info("Removing %s, an unfinished file of a killed run.", path)
-            (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
+            files.remove(path)
 
 
 # ---- where a run starts ----------------------------------------------------
