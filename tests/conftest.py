@@ -20,6 +20,7 @@ from tests.helpers import ROOT, SHARED
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # As scripts have it.
+gc.disable()  # It would look at TensorFlow's modules each time: a third of collection.
 
 # A shell that starts a command with "&" makes it, and what it starts, deaf to Ctrl-C,
 # which some tests send to scripts.
@@ -82,8 +83,8 @@ def without_matplotlib(monkeypatch):
 
 
 def pytest_collection_finish():
-    """The garbage collector need not look at TensorFlow's modules each time."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
 from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
@@ -50,7 +49,6 @@ def padded(table, num_lengths=2):
 
 def make(folder, score=None, best_metric="accuracy", train=TRAIN, evaluation=DEV,
          lengths=2, evaluation_set=None, batches=None, **options):
-    tf_keras.utils.set_random_seed(1)
     model = models.classifier(CONFIG, 3, 0.0)
     # Larger weights than a model's first, so that inputs count.
     load_tf1_tensors(model, tiny_run.weights_of(model, 3, 0.2))

@@ -5,7 +5,6 @@ the same outputs and gradients as of all rows, and no others.
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.modeling.albert import AlbertModel
@@ -51,7 +50,6 @@ def there(features):
 
 def with_weights(make, **changes):
     """A model with weights large enough to tell positions and layers apart."""
-    tf_keras.utils.set_random_seed(1)
     model = make(tiny_run.config(**changes))
     load_tf1_tensors(model, tiny_run.weights_of(model, seed=1))
     return model
