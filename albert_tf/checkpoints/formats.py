@@ -211,10 +211,9 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
     refuse({"format": format, "dtype": dtype}, "convert", "give one of these",
            format=FORMATS, dtype=TYPES)
     module, _, *allowed = FORMATS[format]
-    options = {name: value for name, value, unset in (
-        ("dtype", dtype, "float32"), ("optimizer_state", optimizer_state, False),
-        ("pooling", pooling, ""), ("max_seq_length", max_seq_length, 0))
-               if value != unset}
+    options = {name: value for name, value in dict(
+        dtype=dtype, optimizer_state=optimizer_state, pooling=pooling,
+        max_seq_length=max_seq_length).items() if value and value != "float32"}
     for name in {*options} - {*allowed}:
         raise InputError(f"--{name} is not for --format={format}; leave it out.")
     target, input, output = _module(module), os.fspath(input), os.fspath(output)

@@ -168,9 +168,8 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "tasks": ["MaskedLM", "TextClassifier"]}}
     # AlbertTokenizer does not support WordPiece.
     if checkpoint.tokenizer and checkpoint.tokenizer.uses_sentencepiece:
-        path = os.path.join(folder, tokenizer_files.KERAS_MODEL)
-        files.make_directory(os.path.dirname(path), folder)
-        tokenizer_files.copy_sentencepiece(checkpoint.tokenizer, path)
+        tokenizer_files.copy_sentencepiece(
+            checkpoint.tokenizer, os.path.join(folder, tokenizer_files.KERAS_MODEL))
         described["tokenizer.json"] = _described("AlbertTokenizer", {
             "config_file": "tokenizer.json", "proto": None, "sequence_length": None,
             "add_bos": False, "add_eos": False}, "int32")

@@ -218,7 +218,6 @@ def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: s
                 f"{_ACTIVATIONS[layer.activation]}.{layer.activation}"}
     for (name, values), layer in zip(modules.items(), (None, *sentence.layers)):
         where = os.path.join(folder, name)
-        files.make_directory(where, folder)
         text_files.write_json(os.path.join(where, huggingface.CONFIG), values)
         if isinstance(layer, Dense):
             tensor_files.write_safetensors(os.path.join(where, "model.safetensors"), {

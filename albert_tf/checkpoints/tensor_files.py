@@ -19,9 +19,8 @@ from albert_tf.errors import InputError, reading
 
 # ---- safetensors -----------------------------------------------------------
 
-# Names of types in safetensors → NumPy's.
-_SAFETENSORS_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16",
-                      "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
+# Names of types in safetensors → NumPy's, if an ALBERT may have them.
+_SAFETENSORS_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def read_safetensors(path: str) -> dict[str, Tensor]:

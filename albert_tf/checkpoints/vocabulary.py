@@ -30,8 +30,7 @@ def keep(folder: str, vocabulary: Mapping[str, Any], path: Optional[str] = None)
 def copy_of(folder: str, vocabulary: Mapping[str, Any], path: str) -> str:
     """Returns where `keep` copies a file to, unless a different one is there."""
     copy = os.path.join(folder, vocabulary["file"])
-    if files.exists(copy) and (
-            files.is_folder(copy) or files.sha256(copy) != files.sha256(path)):
+    if files.exists(copy) and files.sha256(copy) != files.sha256(path):
         raise InputError(
             f"{copy} is not the vocabulary {path} of the records, and would be replaced "
             "by it; move that file, or choose a different --output_dir.")
@@ -41,7 +40,6 @@ def copy_of(folder: str, vocabulary: Mapping[str, Any], path: str) -> str:
 def file_of(vocabulary: Mapping[str, Any], places: Sequence[str]) -> Optional[str]:
     """Returns the first of several paths that holds a vocabulary's file, or None."""
     return next((path for path in places if path and files.exists(path)
-                 and not files.is_folder(path)
                  and files.sha256(path) == vocabulary["sha256"]), None)
 
 

@@ -224,8 +224,9 @@ def _lines(split: str, data: Any, names: Sequence[str], more: Sequence[str]
 
 def _classes_of(data: Any, *names: str) -> list[str]:
     """Returns the names of the labels in the first of these columns that a Dataset has."""
-    features = getattr(data, "features", None) or {}
-    feature = next((features[name] for name in names if name in features), None)
+    features = getattr(data, "features", None)  # A DataFrame may have such a column.
+    feature = next((features[name] for name in names if name in features), None) if (
+        isinstance(features, Mapping)) else None
     # A list of labels has the names in its elements.
     return list(getattr(getattr(feature, "feature", feature), "names", None) or ())
 

@@ -35,6 +35,8 @@ from albert_tf.serving.predict import Answer, Model, Request, answers
 # each request, and `_decompressed` says what is wrong with a body.
 RUNNING: dict[str, Any] = {
     "handler_cancellation": True, "access_log": None, "auto_decompress": False}
+json_reply = functools.partial(web.json_response, dumps=functools.partial(
+    json.dumps, ensure_ascii=False, allow_nan=False))
 _OPTIONS = [each.name for each in options_of(Ask)  # of an address
             if each.name not in ("task", "batch_size")]
 
@@ -182,9 +184,7 @@ class Service:
             raise
         except Exception as error:
             status, sentence = self._explained(error, request)
-            if len(sentence) > 600:  # It names a key, a task or so of the request.
-                sentence = f"{sentence[:400]} ... {sentence[-150:]}"
-            reply = json_reply({"error": sentence}, status)
+            reply = json_reply({"error": sentence}, status=status)
             if status == 503:
                 reply.headers["Retry-After"] = "1"
         finally:
@@ -318,7 +318,7 @@ def _inputs(body: dict[str, Any], keys: Sequence[str]) -> list[Any]:
     unknown = set(body) - {*keys, "signature_name"}
     if len(present) != 1 or unknown:
         raise InputError(f"the body must hold {' or '.join(keys)}, a list of texts; it "
-                         f"holds {', '.join(sorted(unknown or present)) or 'neither'}.")
+                         f"holds {', '.join(sorted(unknown or present)) or 'neither':.80}.")
     items = body[present[0]]
     if present == ["inputs"] and isinstance(items, dict):
         columns = [value if isinstance(value, list) else [value]
@@ -348,14 +348,6 @@ def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
             return whole
     raise InputError(f"the body is not {encoding!r:.40}, or it is damaged; use gzip or "
                      "deflate, or send it as it is.")
-
-
-def json_reply(value: Any, status: int = 200) -> web.Response:
-    # Half a surrogate pair, as in a wrong name, becomes its escape, which is JSON.
-    return web.Response(
-        body=json.dumps(value, ensure_ascii=False, allow_nan=False).encode(
-            errors="backslashreplace"),
-        status=status, content_type="application/json", charset="utf-8")
 
 
 def serve(service: Service, host: str, port: int,

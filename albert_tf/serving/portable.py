@@ -89,11 +89,10 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
     tokenizer_files.write_huggingface(tokenizer, folder, answering.max_length)
     if not hf_tokenizer.is_file(tokenizer.vocabulary_path):
         # A tokenizer.json does not tell everything that our tokenizer does.
+        kind, file = (("SentencePiece", "spiece.model") if tokenizer.uses_sentencepiece
+                      else ("WordPiece", "vocab.txt"))
         text_files.write_json(os.path.join(folder, vocabulary.VOCABULARY_FILE), {
-            **({"kind": "SentencePiece", "file": "spiece.model"}
-               if tokenizer.uses_sentencepiece else
-               {"kind": "WordPiece", "file": "vocab.txt"}),
-            "do_lower_case": tokenizer.do_lower_case,
+            "kind": kind, "file": file, "do_lower_case": tokenizer.do_lower_case,
             "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
 
 

@@ -29,9 +29,9 @@ def _model(tmp_path_factory):
 
 
 class Frame(dict):
-    """A DataFrame, as far as it is used."""
+    """A DataFrame with a column "features", as far as it is used."""
 
-    iloc = None
+    iloc, features = None, np.ones(2)
 
 
 class Dataset(list):

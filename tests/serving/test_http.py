@@ -137,7 +137,7 @@ WRONG = [
     *(({"instances": ["a"], "signature_name": name}, 400, "task=.*: give text")
       for name in (None, 1, ["embed"], {"embed": 1})),
     (b'{"instances": [%s]}' % (b"9" * 5000), 400, "digits"), (b"", 400, "not JSON"),
-    ({"instances": ["a"], "x" * 5000: 1}, 400, r"holds xx.*xx \.\.\. xx"),
+    ({"instances": ["a"], "x" * 5000: 1}, 400, r"holds x+\.$"),
     ({"instances": ["a"] * 9}, 413, "9 inputs; this server accepts at most 8"),
     ({"instances": ["a" * 501]}, 413, "501 characters; this server accepts at most 500"),
     ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
