@@ -58,24 +58,21 @@ def read_h5(path: str) -> dict[str, Tensor]:
     import h5py
 
     files.check_local(path)
+    found: dict[str, Tensor] = {}
 
-    # Keras writes bfloat16 as two bytes without a type, and an attribute says so.
-    def type_of(item: Any) -> np.dtype:
-        return np.dtype(ml_dtypes.bfloat16) if item.attrs.get("dtype") == "bfloat16" else (
-            item.dtype)
-
-    def read_tensor(name: str) -> np.ndarray:
-        with h5py.File(path, "r") as stream:
-            return np.asarray(stream[name]).view(type_of(stream[name]))
+    def add(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            array = np.asarray(item)
+            # Keras writes bfloat16 as two bytes without a type.
+            if item.attrs.get("dtype") == "bfloat16":
+                array = array.view(ml_dtypes.bfloat16).astype(np.float32)
+            # Early versions of Keras 3 have a different name for the first part.
+            found[name.replace("_layer_checkpoint_dependencies/", "layers/", 1)] = (
+                Tensor.of(array))
 
     with reading(path, binary=True), h5py.File(path, "r") as stream:
-        names: list[str] = []
-        stream.visit(names.append)
-        # Early versions of Keras 3 have a different name for the first part.
-        return {name.replace("_layer_checkpoint_dependencies/", "layers/", 1): in_file(
-            path, stream[name].shape or (), functools.partial(read_tensor, name),
-            type_of(stream[name]).name)
-                for name in names if isinstance(stream[name], h5py.Dataset)}
+        stream.visititems(add)
+    return found
 
 
 def write_h5(path: str, tensors: Mapping[str, Tensor]) -> None:

@@ -126,8 +126,7 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any], where: str,
 
 def _symbols(path: str) -> set[str]:
     """Returns a SentencePiece model's user-defined symbols."""
-    with files.open_binary(path) as stream:
-        pieces = model_proto().FromString(stream.read()).pieces
+    pieces = model_proto().FromString(load(path).serialized_model_proto()).pieces
     return {piece.piece for piece in pieces if piece.type == piece.USER_DEFINED}
 
 

@@ -40,6 +40,7 @@ def copy_of(folder: str, vocabulary: Mapping[str, Any], path: str) -> str:
 def file_of(vocabulary: Mapping[str, Any], places: Sequence[str]) -> Optional[str]:
     """Returns the first of several paths that holds a vocabulary's file, or None."""
     return next((path for path in places if path and files.exists(path)
+                 and not files.is_folder(path)
                  and files.sha256(path) == vocabulary["sha256"]), None)
 
 

@@ -119,10 +119,9 @@ def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options
         options["problem_type"] = getattr(head, "problem_type", None)
     if not tokenizer or not kind:
         return None
-    fields = {field.name for field in dataclasses.fields(kind)}
     return kind(tokenizer, max_seq_length, **{
-        name: value for name, value in options.items()
-        if name in fields and value is not None})
+        field.name: options[field.name] for field in dataclasses.fields(kind)
+        if options.get(field.name) is not None})
 
 
 def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]

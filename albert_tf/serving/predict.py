@@ -284,13 +284,10 @@ class Masks(Answering):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def request(self, given, top_k):
-        first, second = (None if given.get(name) is None else self._ids(given[name])
-                         for name in self.names)
-        masks = sum((part or []).count(self.tokenizer.mask_id)
-                    for part in (first, second))
-        if not masks:
+        first, second = (self._ids(given.get(name) or "") for name in self.names)
+        if not (masks := (first + second).count(self.tokenizer.mask_id)):
             raise InputError(f"the text has no {MASK} to fill; add one.")
-        [(first, second)], cut = sequences.fitted(first, second or [], self.max_length)
+        [(first, second)], cut = sequences.fitted(first, second, self.max_length)
         row = self.tokenizer.assembled(first, second or None)
         positions = [i for i, token in enumerate(row["input_ids"])
                      if token == self.tokenizer.mask_id]
