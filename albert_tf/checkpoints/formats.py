@@ -45,7 +45,7 @@ FORMATS = {"tf1": ("release", "tensorflow", "optimizer_state"),
            "sentence_transformers": ("sentence_transformers", "sentence-transformers",
                                      "pooling", "max_seq_length")}
 HUGGING_FACE = "hf://"
-_KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
+_HUB = re.compile(r"hf://|kaggle://|https://(?:www\.)?kaggle\.com/models/")
 # Files that a model's folder may need, without the weights of other frameworks.
 _PATTERNS = ("*.json", "*.safetensors", "*.weights.h5", "spiece.model", "vocab.txt",
              "*.md", "assets/*")
@@ -127,7 +127,6 @@ def _module(name: str) -> Any:
 
 def is_foreign(path: str) -> bool:
     """Returns whether a path holds anything but a checkpoint with the original's names."""
-    path = os.fspath(path)
     try:
         name, where = ("hub", path) if is_hub(path) else _recognised(path)
         return bool(name) and (name != "release" or _module(name).is_foreign(where))
@@ -139,8 +138,7 @@ def is_foreign(path: str) -> bool:
 
 
 def is_hub(path: str) -> bool:
-    path = os.fspath(path)
-    return path.startswith(HUGGING_FACE) or bool(_KAGGLE.match(path))
+    return bool(_HUB.match(os.fspath(path)))
 
 
 def located(path: StrPath) -> str:
@@ -155,7 +153,7 @@ def located(path: StrPath) -> str:
         if not path.startswith(HUGGING_FACE):
             import kagglehub
 
-            return kagglehub.model_download(_KAGGLE.sub("", path).strip("/"))
+            return kagglehub.model_download(_HUB.sub("", path).strip("/"))
         import huggingface_hub
 
         name, _, revision = path.removeprefix(HUGGING_FACE).partition("@")
