@@ -21,9 +21,9 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.vocabulary import TASK_FILE, elsewhere
 from albert_tf.config import CONFIG_FILE, AlbertConfig, refuse
 from albert_tf.errors import InputError
-from albert_tf.modeling.head import Head
+from albert_tf.modeling.head import Head, Shape, Shapes
 from albert_tf.modeling.parameter_count import (
-    POOLER, PROJECTION, WORDS, Shape, encoder_shapes)
+    POOLER, PROJECTION, WORDS, encoder_shapes)
 
 # The known heads: name → the module that defines it, and a variable that every
 # checkpoint with this head has. To add a head, add a line here.
@@ -156,7 +156,7 @@ def head_of(name: str, width: int = 1, **options: Any) -> Head:
     return kind(**{name: value for name, value in options.items() if name in fields})
 
 
-def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:
+def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> Shapes:
     """Returns name → shape of all tensors of a model."""
     return functools.reduce(dict.__or__, (
         head_of(*head).shapes(config) for head in heads.items()), encoder_shapes(config))

@@ -100,7 +100,8 @@ class Answering:
         raise NotImplementedError
 
     def head_outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self.model.run(self.head, features, computation=self.computation)
+        return self.model.call(
+            features, computation=self.computation, head=self.head)
 
     def outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """Computes the model's outputs for a batch, as tensors."""

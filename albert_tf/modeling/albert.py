@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation, Encoder
 from albert_tf.modeling.inputs import checked
 from albert_tf.modeling.kernels.packing import layout_of
@@ -95,19 +96,19 @@ def filled_in(inputs: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
 
 
 class ConfiguredModel(tf_keras.Model):
-    """A Keras model made from a config, which Keras can save and load; `options` are
-    the constructor's other arguments.
+    """A Keras model made from a config, which Keras can save and load.
 
     `model.save("name.keras")` stores the whole model. A SavedModel written by
     tf.saved_model.save accepts only the sequence length of the last call; use
     serving.export for all lengths.
     """
 
-    def __init__(self, config: AlbertConfig, name: str, **options: Any):
+    def __init__(self, config: AlbertConfig, name: str, reads_pooler: bool = False):
         super().__init__(name=name)
+        if reads_pooler and not config.use_pooler:
+            raise InputError("config: use_pooler is false, but this model has a head "
+                             "on the pooled output; set it to true.")
         self.config = config
-        if options:
-            self._options = options
 
     # Keras would first convert every function below, which takes seconds.
     @tf.autograph.experimental.do_not_convert
@@ -115,11 +116,11 @@ class ConfiguredModel(tf_keras.Model):
         return super().__call__(checked(inputs, self.config), *args, **kwargs)
 
     def get_config(self):
-        return {"config": self.config.to_dict(), **getattr(self, "_options", {})}
+        return {"config": self.config.to_dict()}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**{**config, "config": AlbertConfig.from_dict(config["config"])})
+        return cls(AlbertConfig.from_dict(config["config"]))
 
 
 class AlbertModel(ConfiguredModel):

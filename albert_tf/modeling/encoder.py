@@ -7,23 +7,23 @@ change more smoothly from layer to layer (section 3.1 and Figure 1 of the paper)
 saves parameters, gradients and moments, not work: compute and activations stay those of
 L layers.
 
-A block returns its variables once for each layer that uses them (`layer_weights`), and
-computes a layer from such weights. The formulas between the matrix products (attend,
-add_activation, add_and_normalize) are in kernels.plain, faster versions for CPUs in
-kernels.fast and for TPUs in kernels.tpu. How layers are run one after another
-(recomputed, on TPUs in a loop) is in kernels.layer_runs.
+A block returns its variables as tensors (`layer_weights`), and computes a layer from
+such weights. The formulas between the matrix products (attend, add_activation,
+add_and_normalize) are in kernels.plain, faster versions for CPUs in kernels.fast and for
+TPUs in kernels.tpu. How layers are run one after another (recomputed, on TPUs in a loop)
+is in kernels.layer_runs.
 
 Shapes: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
 [..., H] is a batch as its layout holds it (kernels.packing): [B, S, H] with padding, or
 [N, H], all tokens one after another.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling.kernels.layer_runs import Computation, LayerRuns, copies
+from albert_tf.modeling.kernels.layer_runs import Computation, LayerRuns
 from albert_tf.modeling.kernels.packing import PADDED, Layout
 from albert_tf.modeling.kernels.random import DropoutSeeds
 from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
@@ -78,32 +78,25 @@ class AttentionBlock(NamedLayer):
         self.layer_norm = LayerNorm(
             f"{scope}/LayerNorm", size, config.layer_norm_eps)
 
-    def layer_weights(self, dtype: tf.DType, uses: int) -> list[AttentionWeights]:
-        """Returns the weights, once for each of `uses` layers; kernels in `dtype`."""
+    def layer_weights(self) -> AttentionWeights:
+        """Returns the weights in float32."""
         parts = (self.query, self.key, self.value)
         # One product for query, key and value together is faster than three.
-        qkv_kernel = tf.concat([part.kernel for part in parts], axis=1)
-        qkv_bias = tf.concat([part.bias for part in parts], axis=0)
-        vectors = list(map(tf.convert_to_tensor, (
-            self.output_dense.bias, self.layer_norm.gamma, self.layer_norm.beta)))
-        # Cast each kernel once for all layers that use it. Their gradients are summed
-        # in float32, one after another.
-        qkv_kernels, output_kernels = (
-            copies(tf.convert_to_tensor(kernel), dtype, uses)
-            for kernel in (qkv_kernel, self.output_dense.kernel))
-        return [AttentionWeights(qkv, qkv_bias, output, *vectors)
-                for qkv, output in zip(qkv_kernels, output_kernels)]
+        return AttentionWeights(
+            tf.concat([part.kernel for part in parts], axis=1),
+            tf.concat([part.bias for part in parts], axis=0),
+            *map(tf.convert_to_tensor, (
+                self.output_dense.kernel, self.output_dense.bias, self.layer_norm.gamma,
+                self.layer_norm.beta)))
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
-             weights: Optional[AttentionWeights] = None,
-             layout: Layout = PADDED, positions=None):
+             weights: AttentionWeights, layout: Layout = PADDED, positions=None):
         """[..., H], [B, 1, 1, S] → [..., H], or [B, Q, H] at `positions` int [B, Q].
 
-        Without `weights` the block's variables are used. Even outputs at a few
+        The kernels in `weights` are of the type of `hidden`. Even outputs at a few
         `positions` attend to all positions. If positions differ in what they attend to,
         the bias is [B, 1, S, S], with a row for each.
         """
-        weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         # 1. Which positions need an output: all, or in the last layer only those that
         #    are read.
         queries, query_layout = (hidden, layout) if positions is None else (
@@ -111,14 +104,16 @@ class AttentionBlock(NamedLayer):
         if positions is not None and attention_bias.shape[2] != 1:
             attention_bias = query_layout.at(
                 attention_bias[:, 0], positions)[:, tf.newaxis]  # [B, 1, Q, S]
-        # 2. Query, key and value of each head; in one product if all need an output.
+        # 2. Query, key and value of each head, [B, A, S, D] (TPU: [B, S, A, D]); in one
+        #    product if all need an output.
         if positions is None and not isinstance(weights.qkv_kernel, tuple):
-            query, key, value = self._heads(
-                hidden, layout, weights.qkv_kernel, weights.qkv_bias)
+            query, key, value = layout.heads(
+                hidden, weights.qkv_kernel, weights.qkv_bias, self.num_heads)
         else:
             kernels, biases = weights.query_apart()[:2]
-            query, = self._heads(queries, query_layout, kernels[0], biases[0])
-            key, value = self._heads(hidden, layout, kernels[1], biases[1])
+            query, = query_layout.heads(
+                queries, kernels[0], biases[0], self.num_heads)
+            key, value = layout.heads(hidden, kernels[1], biases[1], self.num_heads)
         # 3. softmax(query · keyᵀ / √D + bias) · value, with dropout on probabilities:
         #    `parts` has the formulas of kernels.plain, or faster versions of them.
         parts = query_layout.parts(queries)
@@ -131,10 +126,6 @@ class AttentionBlock(NamedLayer):
             weights.output_bias, queries, weights.gamma, weights.beta,
             query_layout.dropped(seeds, queries, self.hidden_dropout_prob),
             self.layer_norm.epsilon)
-
-    def _heads(self, hidden, layout, kernel, bias):
-        """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D] (TPU: [B, S, A, D])."""
-        return layout.heads(hidden, kernel, bias, hidden.shape[-1] // self.num_heads)
 
 
 class FeedForwardWeights(NamedTuple):
@@ -168,23 +159,15 @@ class FeedForwardBlock(NamedLayer):
         self.layer_norm = LayerNorm(
             f"{scope}/LayerNorm_1", size, config.layer_norm_eps)
 
-    def layer_weights(self, dtype: tf.DType, uses: int) -> list[FeedForwardWeights]:
-        """Returns the weights, once for each of `uses` layers; kernels in `dtype`."""
-        # As in attention, each kernel is cast once for all layers that use it.
-        kernels, output_kernels = (
-            copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
-            for dense in (self.intermediate, self.output_dense))
-        bias, *vectors = map(tf.convert_to_tensor, (
-            self.intermediate.bias, self.output_dense.bias, self.layer_norm.gamma,
-            self.layer_norm.beta))
-        return [FeedForwardWeights(kernel, bias, output_kernel, *vectors)
-                for kernel, output_kernel in zip(kernels, output_kernels)]
+    def layer_weights(self) -> FeedForwardWeights:
+        """Returns the weights in float32."""
+        return FeedForwardWeights(*map(tf.convert_to_tensor, (
+            self.intermediate.kernel, self.intermediate.bias, self.output_dense.kernel,
+            self.output_dense.bias, self.layer_norm.gamma, self.layer_norm.beta)))
 
-    def call(self, hidden, seeds: DropoutSeeds,
-             weights: Optional[FeedForwardWeights] = None,
+    def call(self, hidden, seeds: DropoutSeeds, weights: FeedForwardWeights,
              layout: Layout = PADDED):
-        """[..., H] → [..., H]; without `weights` the block's variables are used."""
-        weights = weights or self.layer_weights(hidden.dtype, 1)[0]
+        """[..., H] → [..., H]; kernels in `weights` are of the type of `hidden`."""
         # From H to the intermediate size and back; then dropout, residual, LayerNorm.
         parts = layout.parts(hidden)
         inner = parts.add_activation(

@@ -27,13 +27,11 @@ class Input(NamedTuple):
     size: int | None = None  # how many numbers a sequence has; None: one for each token
     pad: int = 0  # what fills up shorter sequences
     limit: int = 0  # numbers are at least 0 and below it; 0 for no limit
-    # Whether Answering.exchanged computes it from INPUTS. Models in formats that take
-    # INPUTS alone (ONNX) cannot have a head with another one.
-    derived: bool = False
     served: bool = True  # whether prediction needs it, not only training
 
 
-Shapes = dict[str, tuple[int, ...]]
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
 Tensors = Mapping[str, Any]
 Layers = Mapping[str, Any]
 
@@ -72,7 +70,6 @@ class Head:
 
     # The same for all heads of a class; subclasses set what differs from these values.
     name: ClassVar[str] = ""  # in checkpoints and in `albert_tf.load`
-    title: ClassVar[str] = ""  # in messages to users
     task: ClassVar[str] = ""  # what a model with it does, in the words of predict.py
     scope: ClassVar[str] = ""  # of its output layer in a checkpoint; "" is the root
     fixed_width: ClassVar[bool] = False  # whether `width` is always the same

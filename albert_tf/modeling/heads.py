@@ -18,10 +18,9 @@ class MaskedLanguageModel(Head):
     """Scores all tokens of the vocabulary at the masked positions (original:
     `get_masked_lm_output`)."""
 
-    name, title = "masked_lm", "head for masked tokens"
-    task, fixed_width = "fill-mask", True
+    name, task, fixed_width = "masked_lm", "fill-mask", True
     reads, positions = "sequence_output", "masked_lm_positions"
-    reads_also = (Input(positions, size=1, derived=True),)
+    reads_also = (Input(positions, size=1),)
 
     def shapes(self, config):
         # A transform from H back to E, and a bias for each token. The output matrix is
@@ -55,8 +54,7 @@ class SentenceOrder(Head):
 
     width: int = 2
 
-    name, title = "sentence_order", "head for the order of sentences"
-    task, scope = "order", "cls/seq_relationship"
+    name, task, scope = "sentence_order", "order", "cls/seq_relationship"
 
     def layers(self, config):
         from albert_tf.modeling.layers import OutputLayer

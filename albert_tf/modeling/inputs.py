@@ -21,7 +21,6 @@ BESIDE = frozenset((
     "tok_start_to_orig_index", "tok_end_to_orig_index", "token_is_max_context", "order"))
 
 
-@tf.autograph.experimental.do_not_convert
 def checked(features: Any, config: AlbertConfig) -> dict[str, Any]:
     """Returns a model's features by the names that it reads.
 
@@ -82,13 +81,12 @@ def _numbers(name: str, value: Any, limit: int) -> Any:
     if known is None:
         return value
     array = np.asarray(known)
-    if array.dtype.kind not in "iubf" or (
-            array.dtype.kind == "f" and np.any(array != np.floor(array))):
+    if array.dtype.kind not in "iubf" or np.any(array % 1):
         raise InputError(f"{name} must hold whole numbers, in sequences of one length; "
                          "tokenizer(texts) converts texts to ids and pads them.")
-    if limit and array.size and not 0 <= array.min() <= array.max() < limit:
-        worst = array.max() if array.max() >= limit else array.min()
-        raise InputError(f"{name} holds {worst}, which is not in 0..{limit - 1}, the range "
-                         "of the model's config; check that the batch was created with "
-                         "the model's vocabulary.")
+    outside = array[(array < 0) | (array >= limit)]
+    if limit and outside.size:
+        raise InputError(f"{name} holds {outside[0]}, which is not in 0..{limit - 1}, the "
+                         "range of the model's config; check that the batch was created "
+                         "with the model's vocabulary.")
     return value

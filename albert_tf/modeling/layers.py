@@ -60,8 +60,7 @@ class Dense(NamedLayer):
 class LayerNorm(NamedLayer):
     """Normalization over the last axis, with gain `gamma` and offset `beta`."""
 
-    def __init__(self, scope: str, size: int,
-                 epsilon: float = plain.LAYER_NORM_EPSILON):
+    def __init__(self, scope: str, size: int, epsilon: float):
         super().__init__(scope)
         self.epsilon = epsilon
         self.beta = self.make_weight("beta", [size], "zeros")
@@ -92,15 +91,11 @@ class TokenScores(NamedLayer):
     def call(self, states, word_embeddings):
         """Maps hidden states at the masked positions [B, P, H] and word embeddings
         [V, E] to logits [B, P, V]."""
-        batch, num_predictions, size = plain.sizes(states)
-        states = tf.reshape(states, [-1, size])
         # From width H back to E. There are only a few positions, so float32 costs
         # little, whatever dtype the layers use.
         hidden = self.layer_norm(self.transform(tf.cast(states, tf.float32)))
         # A token's score is the product of its embedding with the hidden state.
-        logits = tf.matmul(hidden, word_embeddings, transpose_b=True)  # [B·P, V]
-        logits = tf.nn.bias_add(logits, self.output_bias)
-        return tf.reshape(logits, [batch, num_predictions, self.output_bias.shape[0]])
+        return product(hidden, word_embeddings, self.output_bias, transpose_b=True)
 
 
 class OutputLayer(NamedLayer):
@@ -121,9 +116,4 @@ class OutputLayer(NamedLayer):
         self.output_bias = self.make_weight("output_bias", [out_size], "zeros")
 
     def call(self, inputs):
-        *axes, size = plain.sizes(inputs)
-        is_flat = inputs.shape.rank == 2
-        rows = inputs if is_flat else tf.reshape(inputs, [-1, size])
-        logits = tf.matmul(rows, self.output_weights, transpose_b=True)
-        logits = tf.nn.bias_add(logits, self.output_bias)
-        return logits if is_flat else tf.reshape(logits, [*axes, logits.shape[-1]])
+        return product(inputs, self.output_weights, self.output_bias, transpose_b=True)

@@ -12,15 +12,12 @@ from typing import Mapping, Optional, Sequence
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.head import INPUTS, Head
 from albert_tf.modeling.kernels.packing import PADDED
 from albert_tf.modeling.kernels.plain import sizes
 from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
-
-Features = Mapping[str, tf.Tensor]
 
 # Folded into the step's seed for the head's dropout. The encoder folds in 0, 1, 2 ...
 # and never reaches this number.
@@ -43,16 +40,12 @@ class AlbertWithHeads(ConfiguredModel):
       head_layers: the Keras layers of each head, by the same names.
     """
 
-    head: Optional[Head] = None  # the only one that `call` computes
+    head: Optional[Head] = None  # the one that `call` computes by default; None: all
 
     def __init__(self, config: AlbertConfig, heads: Sequence[Head],
                  name: str = "albert"):
         reads_pooler = any(head.reads == "pooled_output" for head in heads)
-        if reads_pooler and not config.use_pooler:
-            raise InputError("config: use_pooler is false, but a head of this model "
-                             "reads the pooled output; set use_pooler to true.")
-        super().__init__(config, name, heads=[
-            {"name": head.name, **dataclasses.asdict(head)} for head in heads])
+        super().__init__(config, name, reads_pooler)
         self.bert = AlbertModel(config)
         layers = {head.name: head.layers(config) for head in heads}
         # Each layer is an attribute, with a single head under its own name, because
@@ -68,6 +61,11 @@ class AlbertWithHeads(ConfiguredModel):
             # does not change such variables, but here weight decay would.
             self.bert.pooler.trainable = False
 
+    def get_config(self):
+        return {**super().get_config(), "heads": [
+            {"name": name, **dataclasses.asdict(head)}
+            for name, head in self.heads.items()]}
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         heads = [Head.kinds[values["name"]](**{
@@ -75,32 +73,27 @@ class AlbertWithHeads(ConfiguredModel):
                  for values in config["heads"]]
         return cls(AlbertConfig.from_dict(config["config"]), heads)
 
-    def call(self, features: Features, training: bool = False,
+    def call(self, features: Mapping[str, tf.Tensor], training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Runs the encoder and every head, or `head` alone, as `run` does.
+             computation: Optional[Computation] = None,
+             head: Optional[Head] = None) -> dict[str, tf.Tensor]:
+        """Runs the encoder and every head, or one head alone.
 
         Args:
           features: as for AlbertModel.call, [B, S] or, for multiple choice, [B, C, S],
             and other inputs of the heads. `masked_lm_positions` are by default all
             positions.
           training, seed, computation: as for AlbertModel.call.
+          head: the only head to compute, one of `heads` or the result of its
+            `serving()`.
 
         Returns:
-          `sequence_output` [B, S, H] and, if there is a pooler, `pooled_output` [B, H];
-          for multiple choice [B, C, S, H] and [B, C, H]; and the outputs of each head.
+          the outputs of the head, for which the last layer computes only the hidden
+          states that it reads. Without one, the outputs of each head, `sequence_output`
+          [B, S, H] and, if there is a pooler, `pooled_output` [B, H]; for multiple choice
+          [B, C, S, H] and [B, C, H].
         """
-        return self.run(self.head, features, training, seed, computation)
-
-    def run(self, head: Optional[Head], features: Features, training: bool = False,
-            seed: Optional[tf.Tensor] = None,
-            computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Computes the outputs of one head, and only those hidden states of the last
-        layer that the head reads; without a head, all that `call` returns.
-
-        Takes the same arguments as `call`; `head` is one of `heads`, or the result of
-        its `serving()`.
-        """
+        head = head or self.head
         seed = given_or_drawn(seed) if training else None
         # 1. Flatten examples with several sequences, [B, C, S], to rows [B·C, S].
         ids = tf.convert_to_tensor(features["input_ids"])

@@ -10,8 +10,6 @@ from albert_tf.config import AlbertConfig
 from albert_tf.modeling.head import Shapes, dense_shapes, norm_shapes
 from albert_tf.modeling.heads import MASKED_LM, SENTENCE_ORDER
 
-Shape = tuple[int, ...]
-
 WORDS = "bert/embeddings/word_embeddings"
 PROJECTION = "bert/encoder/embedding_hidden_mapping_in"
 POOLER = "bert/pooler/dense"

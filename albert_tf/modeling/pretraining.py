@@ -8,7 +8,6 @@ from typing import Mapping, Optional
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import MASKED_LM, SENTENCE_ORDER
@@ -27,10 +26,7 @@ class AlbertForPreTraining(ConfiguredModel):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
-        if not config.use_pooler:
-            raise InputError("config: use_pooler is false, but this model has a head "
-                             "on the pooled output; set it to true.")
-        super().__init__(config, name)
+        super().__init__(config, name, reads_pooler=True)
         self.bert = AlbertModel(config)
         # Named as in the original's checkpoints.
         self.predictions = MASKED_LM.layers(config)["predictions"]
@@ -42,17 +38,13 @@ class AlbertForPreTraining(ConfiguredModel):
         """Runs encoder and heads.
 
         Args:
-          features: as for AlbertModel.call, and `masked_lm_positions` int [B, P].
+          features: as for AlbertModel.call, and `masked_lm_positions` int [B, P], by
+            default all positions.
           training, seed, computation: as for AlbertModel.call.
 
         Returns:
           `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2].
         """
-        if features.get("masked_lm_positions") is None:
-            raise InputError(
-                "the model's inputs have no masked_lm_positions, the positions of the "
-                "masked tokens [batch, predictions]; give them, or use model.bert, "
-                "which returns the hidden states of all positions.")
         # 1. Run the encoder.
         encoded = self.encoded(features, training, seed, computation)
         # 2. Predict the masked tokens, with the word embeddings as output weights, and
@@ -69,5 +61,5 @@ class AlbertForPreTraining(ConfiguredModel):
         read."""
         return self.bert(
             features, training=training, seed=seed, padding_is_read=False,
-            layers_are_read=False, positions=features["masked_lm_positions"],
+            layers_are_read=False, positions=features.get("masked_lm_positions"),
             computation=computation)

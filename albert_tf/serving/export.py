@@ -26,6 +26,7 @@ from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask
 from albert_tf.jobs.progress import duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.head import INPUTS, Head
+from albert_tf.modeling.kernels.layer_runs import in_copies
 
 SIGNATURE = "serving_default"
 # Signatures of an export that takes text: one takes ids, one converts text to ids.
@@ -62,7 +63,8 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
 
     def outputs(features):
         if head is not None:
-            return dict(head.served(model.run(head, features, computation=computation)))
+            return dict(head.served(
+                model.call(features, computation=computation, head=head)))
         found = getattr(model, "bert", model)(
             features, padding_is_read=False, computation=computation)
         return vectors.of(found["sequence_output"], found.get("pooled_output"),
@@ -153,7 +155,7 @@ def constants_of(model: tf_keras.Model, dtype: str = "float32", apart: bool = Fa
     last one, which computes only the first position's query."""
     constants = {}
     for block in getattr(model, "bert", model).encoder.blocks:
-        weights, = block.layer_weights(tf.as_dtype(dtype), 1)
+        weights, = in_copies(block.layer_weights(), tf.as_dtype(dtype), 1)
         if apart and hasattr(weights, "query_apart"):
             weights = weights.query_apart()
         constants[block.scope] = tf.nest.map_structure(

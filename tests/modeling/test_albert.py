@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels.plain import Dropped, activation
 from albert_tf.modeling.kernels.random import DropoutSeeds
@@ -124,8 +123,10 @@ def test_dropout_before_the_sum_and_after_the_norm_of_the_embeddings():
         np.random.default_rng(3).standard_normal([2, 6, 8]), tf.float32)
     attention, ffn = model.encoder.attention["0_0"], model.encoder.ffn["0_0"]
     np.testing.assert_allclose(
-        attention(hidden, tf.zeros([2, 1, 1, 6]), seeds), attention.layer_norm(hidden))
-    np.testing.assert_allclose(ffn(hidden, seeds), ffn.layer_norm(hidden))
+        attention(hidden, tf.zeros([2, 1, 1, 6]), seeds, attention.layer_weights()),
+        attention.layer_norm(hidden))
+    np.testing.assert_allclose(
+        ffn(hidden, seeds, ffn.layer_weights()), ffn.layer_norm(hidden))
 
 
 # ---- inputs ----------------------------------------------------------------
@@ -161,9 +162,8 @@ def test_no_double_precision():
     assert tf.float64.as_datatype_enum not in types
 
 
-@pytest.mark.parametrize("beside", [{}, {"masked_lm_positions": None}])
-def test_pretraining_without_masked_positions_is_refused(beside):
-    model = models.AlbertForPreTraining(TINY)
-    with pytest.raises(InputError, match="no masked_lm_positions.*or use model.bert"):
-        model({"input_ids": [[2, 4, 3]], **beside})
-    assert model.bert({"input_ids": [[2, 4, 3]]})["sequence_output"].shape[:2] == (1, 3)
+def test_pretraining_scores_all_positions_by_default():
+    model, inputs = models.AlbertForPreTraining(TINY), {"input_ids": [[2, 4, 3]]}
+    np.testing.assert_allclose(
+        model(inputs)["mlm_logits"],
+        model({**inputs, "masked_lm_positions": [[0, 1, 2]]})["mlm_logits"], atol=1e-6)

@@ -26,8 +26,7 @@ class Classification(Head):
     # One of checkpoint.PROBLEMS; "": a regression if `width` is 1, else one label.
     problem_type: str = ""
 
-    name, title = "classification", "classification head"
-    task, has_labels = "classify", True
+    name, task, has_labels = "classification", "classify", True
 
     @property
     def problem(self) -> str:

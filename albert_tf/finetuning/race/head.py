@@ -20,8 +20,7 @@ class MultipleChoice(Head):
 
     dropout_prob: float = 0.1  # Of the pooled output in training.
 
-    name, title = "multiple_choice", "head of multiple choice"
-    task, rank, fixed_width = "choose", 3, True
+    name, task, rank, fixed_width = "multiple_choice", "choose", 3, True
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """Computes the `logits` of all sequences, [B·C]; the model's are [B, C]."""

@@ -36,8 +36,7 @@ class Spans(Head):
     width: int = 2
     mask_padding: bool = True
 
-    name, title = "spans", "head of spans, of SQuAD 1.1"
-    task, scope, fixed_width = "answer", "cls/squad", True
+    name, task, scope, fixed_width = "spans", "answer", "cls/squad", True
     # In evaluation, windows have no known answer, and therefore no loss.
     reads, scored_alone = "sequence_output", True
 
@@ -107,10 +106,9 @@ class ConditionalSpans(Head):
     end_n_top: int = 5  # The number of most probable ends that it returns for each start.
     dropout_prob: float = 0.1  # Of the answerability score.
 
-    name, title = "conditional_spans", "head of SQuAD 2.0"
-    task, fixed_width = "answer", True
+    name, task, fixed_width = "conditional_spans", "answer", True
     reads, scored_alone = "sequence_output", True
-    reads_also = (Input("p_mask", pad=1, limit=2, derived=True),
+    reads_also = (Input("p_mask", pad=1, limit=2),
                   Input("start_positions", size=1, served=False))
     has_threshold = True
 

@@ -20,8 +20,8 @@ class TokenClassification(Head):
 
     dropout_prob: float = 0.1  # Of the encoder's outputs in training.
 
-    name, title = "token_classification", "head of token classification"
-    task, reads, has_labels = "tag", "sequence_output", True
+    name, task = "token_classification", "tag"
+    reads, has_labels = "sequence_output", True
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """Computes `logits` [B, S, K]."""

@@ -35,12 +35,15 @@ def parts_for(shape: tf.TensorShape, served: bool = False) -> Parts:
     """Returns the parts for the device and for a batch's shape, [B, S, H] or [N, H];
     if N is unknown but has few values, pass the largest. Unknown shapes use the plain
     parts, because XLA would compile again for every shape."""
-    if not on_cpu():
-        return plain.PLAIN
-    if served:
+    if served and device_kind() == "CPU":
         return SERVED
+    return FAST if is_compiled(shape) else plain.PLAIN
+
+
+def is_compiled(shape: tf.TensorShape) -> bool:
+    """Returns whether XLA compiles what is computed between products: on CPUs."""
     size = shape.num_elements()
-    return FAST if size is not None and size >= MIN_SIZE else plain.PLAIN
+    return size is not None and size >= MIN_SIZE and device_kind() == "CPU"
 
 
 def device_kind() -> str:
@@ -53,21 +56,18 @@ def device_kind() -> str:
     return next((kind for kind in ("TPU", "GPU") if kind in kinds), "CPU")
 
 
-def on_cpu() -> bool:
-    return device_kind() == "CPU"
-
-
 # ---- products --------------------------------------------------------------
 
 
-def product(inputs: tf.Tensor, kernel: tf.Tensor,
-            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+def product(inputs: tf.Tensor, kernel: tf.Tensor, bias: Optional[tf.Tensor] = None,
+            transpose_b: bool = False) -> tf.Tensor:
     """[..., in] × [in, out] + bias [out] float32 → [..., out], as one product of
-    matrices."""
+    matrices. With `transpose_b`, the kernel is [out, in]."""
     # One product [B·S, in] × [in, out] is faster than one for each sequence.
     is_flat = inputs.shape.rank == 2
-    rows = inputs if is_flat else tf.reshape(inputs, [-1, kernel.shape[0]])
-    output = tf.matmul(rows, kernel)
+    in_size, size = reversed(kernel.shape) if transpose_b else kernel.shape
+    rows = inputs if is_flat else tf.reshape(inputs, [-1, in_size])
+    output = tf.matmul(rows, kernel, transpose_b=transpose_b)
     # TensorFlow fuses a bias into a product if it is added directly after it.
     if bias is not None and output.dtype == bias.dtype:
         output = tf.nn.bias_add(output, bias)
@@ -79,7 +79,6 @@ def product(inputs: tf.Tensor, kernel: tf.Tensor,
         return output
     # Restore the axes, and the sizes that are known, which reshaping forgets. (ONNX
     # exports know the product of all rows by these operations.)
-    size = kernel.shape[1]
     output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [size]], axis=0))
     output.set_shape(inputs.shape[:-1].concatenate([size]))
     return output
@@ -99,7 +98,7 @@ def _sum_rows(*tensors):
     rounds once, as in the gradients of kernels.
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
-    if flat[0].dtype == tf.bfloat16 and on_cpu():
+    if flat[0].dtype == tf.bfloat16 and device_kind() == "CPU":
         ones = tf.ones([1, tf.shape(flat[0])[0]], tf.bfloat16)
         return [wide(tf.matmul(ones, rows)[0]) for rows in flat]
     if flat[0].dtype.size == 2:
@@ -235,8 +234,7 @@ def _activation_gradient(upstream, inputs, bias, name):
 # ---- LayerNorm -------------------------------------------------------------
 
 
-def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
-                            epsilon=plain.LAYER_NORM_EPSILON):
+def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped, epsilon):
     """Adds bias and residual and normalizes; keeps the normalized sum and one number
     per row for the gradient.
 
@@ -287,14 +285,13 @@ def _normalize_gradient(upstream, normal, scale, gamma, dropped):
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the softmax cross-entropy: [..., V], int32 [...] → [...].
+    """Returns the softmax cross-entropy: float32 [..., V], int32 [...] → [...].
 
     It is three times as fast as TensorFlow's, because it uses oneDNN's softmax. With
     probabilities p and k the index of the largest, log Σ exp(x) = x[k] - log p[k],
     where p[k] is at least 1 / V.
     """
-    size = logits.shape.num_elements()
-    if not on_cpu() or size is None or size < MIN_SIZE or logits.dtype != tf.float32:
+    if not is_compiled(logits.shape):
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
     @tf.custom_gradient

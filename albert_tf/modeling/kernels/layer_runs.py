@@ -5,7 +5,7 @@
         hidden = runs(attention, ffn, hidden)
 
 Kernels that several layers share are cast once, and their gradients, one from each
-layer, are summed as soon as they exist (`copies`).
+layer, are summed in float32 as soon as they exist (`copies`).
 
 With recomputation (Chen et al. 2016) only the inputs of the L layers, L · B · S · H
 numbers, and the activations of one layer are kept between forward and backward pass.
@@ -24,7 +24,7 @@ the memory:
 
 import collections
 import dataclasses
-import itertools
+import functools
 from typing import Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
@@ -59,8 +59,8 @@ class Computation:
       skip_padding: whether layers may skip padding. XLA cannot compile this.
       passes: how many layers to run, from the first; None for all. If all layers share
         their blocks, the depth can differ from step to step.
-      constants: scope of a block → its weights from `layer_weights`, computed in
-        advance for serving. None computes them in each call.
+      constants: scope of a block → its weights, cast to `dtype` in advance for serving.
+        None computes them in each call.
     """
 
     dtype: str = "float32"
@@ -72,8 +72,8 @@ class Computation:
 
 class LayerRuns:
     """The layers of one forward pass: pairs of an attention block and a feed-forward
-    block, each with `scope`, `draws` and `layer_weights(dtype, uses)`, the same pair for
-    layers that share; the rest is as for Encoder.call."""
+    block, each with `scope`, `draws` and `layer_weights`, the same pair for layers that
+    share; the rest is as for Encoder.call."""
 
     def __init__(self, layers: Sequence[tuple], computation: Computation,
                  attention_bias: tf.Tensor, seeds: DropoutSeeds, layout: Layout):
@@ -91,34 +91,30 @@ class LayerRuns:
         # only once.
         key = (attention.scope, ffn.scope, positions is None)
         if key not in self._functions:
-            self._functions[key] = self._function(attention, ffn, weights, positions)
+            self._functions[key] = self._function(attention, ffn, positions)
         # A layer gets the index of its first dropout, so that each has its own.
-        hidden = self._functions[key](
-            hidden, self._seeds.next_draw, *tf.nest.flatten(weights))
+        hidden = self._functions[key](hidden, self._seeds.next_draw, weights)
         self._seeds.next_draw += attention.draws + ffn.draws
         return hidden
 
     def _weights_of(self, block, dtype: tf.DType) -> Iterator[NamedTuple]:
         """Returns what is left of a block's weights: one for each layer that uses it."""
-        constants = self._computation.constants
+        constants, uses = self._computation.constants, self._uses[block.scope]
         if block.scope not in self._weights:
-            self._weights[block.scope] = iter(block.layer_weights(
-                dtype, self._uses[block.scope])) if constants is None else (
-                    itertools.repeat(tf.nest.map_structure(
-                        tf.convert_to_tensor, constants[block.scope])))
+            self._weights[block.scope] = iter(
+                in_copies(block.layer_weights(), dtype, uses) if constants is None else
+                [tf.nest.map_structure(tf.convert_to_tensor, constants[block.scope])]
+                * uses)
         return self._weights[block.scope]
 
-    def _function(self, attention, ffn, like, positions=None) -> Callable[..., tf.Tensor]:
+    def _function(self, attention, ffn, positions=None) -> Callable[..., tf.Tensor]:
         """Returns a pair of blocks as a function: (hidden, index of its first dropout,
-        *weights of both blocks, in the structure of `like`) → hidden."""
-        structure = tf.nest.map_structure(lambda _: None, like)
-
-        def layer(hidden, first_draw, *weights):
-            of_attention, of_ffn = tf.nest.pack_sequence_as(structure, weights)
+        weights of both blocks) → hidden."""
+        def layer(hidden, first_draw, weights):
             seeds = self._seeds.after(hidden, first_draw)
-            hidden = attention(hidden, self._attention_bias, seeds, of_attention,
+            hidden = attention(hidden, self._attention_bias, seeds, weights[0],
                                self._layout, positions)
-            return ffn(hidden, seeds, of_ffn, self._layout if positions is None
+            return ffn(hidden, seeds, weights[1], self._layout if positions is None
                        else self._layout.of_positions)
 
         return recomputed(layer) if self._computation.recompute else layer
@@ -137,14 +133,13 @@ class LayerRuns:
             return hidden, layers
         count, pair = len(layers) - 1, layers[0]
         draws = sum(block.draws for block in pair)
-        weights = [block.layer_weights(tf.float32, 1)[0] for block in pair]
-        function = self._function(*pair, weights)
+        weights = [block.layer_weights() for block in pair]
+        function = self._function(*pair)
 
         def body(number, draw, hidden):
             # Cast within the loop: it sums the gradients of `weights`, in float32.
-            cast = [copies(weight, hidden.dtype, 1)[0] if weight.shape.rank == 2
-                    else weight for weight in tf.nest.flatten(weights)]
-            return number + 1, draw + draws, function(hidden, draw, *cast)
+            cast, = in_copies(weights, hidden.dtype, 1)
+            return number + 1, draw + draws, function(hidden, draw, cast)
 
         hidden = tf.while_loop(
             lambda number, *_: number < count, body, (0, self._seeds.next_draw, hidden),
@@ -161,55 +156,58 @@ def recomputed(layer: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
     It is traced once, and once for its gradient, for any number of layers: the graph of
     24 separate layers would need half a gigabyte and many seconds to build. `layer` is
-    (hidden, number, *weights) → hidden; tensors that it captures from outside must be
-    the same for all layers and need no gradient.
+    (hidden, number, weights) → hidden; tensors that it captures from outside must be the
+    same for all layers and need no gradient.
     """
-    def backward(upstream, hidden, number, *weights):
+    def backward(upstream, hidden, number, weights):
         late = after(hidden, upstream)
         with tf.GradientTape() as tape:
-            tape.watch([late, *weights])
-            output = layer(late, number, *weights)
-        d_hidden, *d_weights = tape.gradient(
-            output, [late, *weights], output_gradients=upstream)
+            tape.watch([late, weights])
+            output = layer(late, number, weights)
+        d_hidden, *d_weights = tf.nest.flatten(tape.gradient(
+            output, [late, weights], output_gradients=upstream))
         with tf.control_dependencies(d_weights):
             return (tf.identity(d_hidden), *d_weights)
 
     forward = tf.function(layer, autograph=False)
     backward = tf.function(backward, autograph=False)
 
-    def run(hidden, number, *weights):
+    def run(hidden, number, weights):
         number = tf.convert_to_tensor(number)
         return fast.with_gradient(
-            lambda hidden, *weights: forward(hidden, number, *weights),
-            lambda upstream: backward(upstream, hidden, number, *weights),
-            hidden, *weights)
+            lambda hidden, *tensors: forward(
+                hidden, number, tf.nest.pack_sequence_as(weights, tensors)),
+            lambda upstream: backward(upstream, hidden, number, weights),
+            hidden, *tf.nest.flatten(weights))
 
     return run
+
+
+def in_copies(weights, dtype: tf.DType, uses: int) -> list:
+    """Returns a structure of weights once for each of `uses` layers; kernels, which are
+    of rank 2, in `dtype`."""
+    tensors = [copies(each, dtype, uses) if each.shape.rank == 2 else [each] * uses
+               for each in tf.nest.flatten(weights)]
+    return [tf.nest.pack_sequence_as(weights, each) for each in zip(*tensors)]
 
 
 def copies(kernel: tf.Tensor, dtype: tf.DType, uses: int) -> list[tf.Tensor]:
     """Returns a float32 kernel in the type of the products, once for each of its
     `uses`, whose gradients are summed in float32, several of them at once."""
     low = tf.stop_gradient(tf.cast(kernel, dtype))
-    size = kernel.shape.num_elements()
-    group = max(1, _SUMMED_BYTES // (low.dtype.size * size))
+    group = max(1, _SUMMED_BYTES // (low.dtype.size * kernel.shape.num_elements()))
 
-    def gradient(*upstream):
-        # TensorFlow merges nested sums into one, which would keep the gradients of all
-        # layers until the end. It does not merge the sum in an island.
-        if size >= fast.MIN_SIZE and fast.on_cpu():
-            return fast.island(_sum, *upstream)
-        return _sum(*upstream)
-
+    # TensorFlow merges nested sums into one, which would keep the gradients of all layers
+    # until the end. It does not merge the sum in an island.
+    add = functools.partial(fast.island, _sum) if fast.is_compiled(kernel.shape) else _sum
     kernels = []
-    while len(kernels) < uses:
-        count = min(group, uses - len(kernels))
+    while uses:
+        count = min(group, uses)
+        uses -= count
         # `count` copies and, unless they are the last, the kernel for the next ones.
-        last = len(kernels) + count == uses
         outputs = fast.with_gradient(
-            lambda kernel: (*(tf.identity(low) for _ in range(count)),
-                            *([] if last else [tf.identity(kernel)])), gradient, kernel)
-        kernels.extend(outputs[:count])
+            lambda kernel: [low] * count + [kernel] * bool(uses), add, kernel)
+        kernels += outputs[:count]
         kernel = outputs[-1]
     return kernels
 

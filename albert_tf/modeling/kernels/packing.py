@@ -59,11 +59,11 @@ class Layout:
         """[..., in] × [in, out] → [..., out]."""
         return product(hidden, kernel)
 
-    def heads(self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, depth: int
+    def heads(self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, heads: int
               ) -> list[tf.Tensor]:
-        """[..., H] × [H, n·H] + [n·H] → n tensors of heads of width D, [B, A, S, D]."""
+        """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
         return self.to_heads(
-            product(hidden, kernel, bias), hidden.shape[-1] // depth, depth)
+            product(hidden, kernel, bias), heads, hidden.shape[-1] // heads)
 
     def join(self, context: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Heads side by side, [..., A · D], × [A · D, H] → [..., H]."""
@@ -121,9 +121,9 @@ class OnTpu(Layout):
     def product(self, hidden, kernel):
         return tf.einsum("bsh,hi->bsi", hidden, kernel)
 
-    def heads(self, hidden, kernel, bias, depth):
+    def heads(self, hidden, kernel, bias, heads):
         size = hidden.shape[-1]
-        count, shape = kernel.shape[1] // size, [size // depth, depth]
+        count, shape = kernel.shape[1] // size, [heads, size // heads]
 
         def add_bias(inputs, bias):
             return with_gradient(
@@ -165,7 +165,7 @@ class Packed(Layout):
 
     def __init__(self, mask: tf.Tensor, served: bool = False):
         self._served, self.of_positions = served, PADDED
-        self._known = mask.shape.is_fully_defined()
+        self._known = mask.shape.num_elements()  # B · S, or None
         self._batch, self._length = sizes(mask)
         self._most = self._batch * self._length
         is_token = tf.not_equal(mask, 0)
@@ -174,16 +174,12 @@ class Packed(Layout):
         is_token = tf.reshape(is_token, [-1])
         count = tf.reduce_sum(tf.cast(is_token, tf.int32))
         # There is at least one spare row; without padding none is needed.
-        step = -(-self._most // _SIZES) if self._known else 1
+        step = -(-self._known // _SIZES) if self._known else 1
         size = tf.minimum((count // step + 1) * step, self._most)
-        # The position in [B · S] of each packed row; spare rows have that of some
-        # padding. A served batch may be empty; one more value makes argmin possible.
-        padding = tf.argmin(
-            tf.pad(tf.cast(is_token, tf.int32), [[0, 1]], constant_values=1),
-            output_type=tf.int32)
-        self._positions = tf.concat(
-            [tf.cast(tf.where(is_token)[:, 0], tf.int32),
-             tf.fill([size - count], padding)], axis=0)
+        # The position in [B · S] of each packed row; spare rows have those of padding.
+        self._positions = tf.concat([
+            tf.cast(tf.where(chosen)[:, 0], tf.int32)
+            for chosen in (is_token, ~is_token)], axis=0)[:size]
         # The row in [N] of each position.
         self._places = tf.where(
             is_token, tf.cumsum(tf.cast(is_token, tf.int32)) - 1, count)
@@ -197,48 +193,30 @@ class Packed(Layout):
                           [self._batch, self._length, hidden.shape[-1]])
 
     def at(self, hidden, positions):
-        positions += self._length * tf.range(self._batch)[:, tf.newaxis]
-        indices = tf.gather(self._places, positions)
-
-        # TensorFlow warns about its own gradients of gathers with unknown size.
-        return with_gradient(
-            lambda hidden: tf.gather(hidden, indices),
-            lambda upstream: tf.math.unsorted_segment_sum(
-                upstream, indices, tf.shape(hidden)[0]), hidden)
+        return PADDED.at(self.pad(hidden), positions)
 
     def to_heads(self, hidden, heads, depth):
-        count = hidden.shape[-1] // (heads * depth)
-        return with_gradient(
-            lambda hidden: self._to_heads(hidden, count, heads, depth),
-            lambda *upstream: self._from_heads(tf.stack(upstream)), hidden)
+        packed, padded = self._numbers(hidden.shape[-1] // (heads * depth), heads)
+        return tf.unstack(_moved(tf.reshape(hidden, [-1, depth]), packed, padded))
 
     def from_heads(self, context):
         _, heads, _, depth = context.shape
-        return with_gradient(
-            lambda context: self._from_heads(context[tf.newaxis]),
-            lambda upstream: self._to_heads(upstream, 1, heads, depth)[0], context)
+        packed, padded = self._numbers(1, heads)
+        return tf.reshape(_moved(tf.reshape(context, [-1, depth]), padded, packed),
+                          [-1, heads * depth])
 
-    # The D numbers of a head move together, so that one gather packs and transposes. It
-    # is as fast as a transpose.
-
-    def _to_heads(self, hidden, count, heads, depth):
-        """Splits [N, n · A · D] into n tensors [B, A, S, D]."""
+    def _numbers(self, count, heads):
+        """Returns the row of each head in [N, n, A] as [n, B, A, S], and its row there as
+        [N, n, A]. The D numbers of a head move together, so that one gather packs and
+        transposes. It is as fast as a transpose."""
         place = tf.reshape(self._places, [1, self._batch, 1, self._length])
         head = tf.reshape(tf.range(count * heads), [count, 1, heads, 1])
-        return tf.unstack(tf.gather(  # [n, B, A, S, D]
-            tf.reshape(hidden, [-1, depth]), place * (count * heads) + head))
-
-    def _from_heads(self, tensors):
-        """Converts [n, B, A, S, D] to [N, n · A · D]."""
-        count, _, heads, _, depth = tensors.shape
         sequence, position = (
             part[:, tf.newaxis, tf.newaxis] for part in (
                 self._positions // self._length, self._positions % self._length))
         number = tf.range(count)[:, tf.newaxis] * self._batch + sequence
-        number = number * heads + tf.range(heads)  # [N, n, A]
-        rows = tf.gather(
-            tf.reshape(tensors, [-1, depth]), number * self._length + position)
-        return tf.reshape(rows, [-1, count * heads * depth])
+        number = number * heads + tf.range(heads)
+        return place * (count * heads) + head, number * self._length + position
 
     def dropped(self, seeds, hidden, rate):
         size = hidden.shape[-1]
@@ -247,18 +225,22 @@ class Packed(Layout):
             tf.reshape(drawn.keep, [self._most, size]), self._positions))
 
     def parts(self, hidden):
-        most = self._most if self._known else hidden.shape[0]
-        return fast.parts_for(tf.TensorShape([most, *hidden.shape[1:]]), self._served)
+        return fast.parts_for(
+            tf.TensorShape([self._known, hidden.shape[-1]]), self._served)
 
 
 def _moved(rows: tf.Tensor, places: tf.Tensor, back: tf.Tensor) -> tf.Tensor:
-    return with_gradient(lambda rows: tf.gather(rows, places),
-                         lambda upstream: tf.gather(upstream, back), rows)
+    """Gathers rows [..., H], whose gradients are gathered `back`."""
+    size = rows.shape[-1]
+
+    def gradient(upstream):
+        return tf.reshape(tf.gather(tf.reshape(upstream, [-1, size]), back), [-1, size])
+
+    return with_gradient(lambda rows: tf.gather(rows, places), gradient, rows)
 
 
 def layout_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> Layout:
     """Returns the layout in which the layers hold a batch with a mask [B, S]."""
     if fast.device_kind() == "TPU":
         return ON_TPU
-    empty = mask.shape.num_elements() == 0
-    return Packed(mask, served) if skip_padding and not empty else PADDED
+    return Packed(mask, served) if skip_padding else PADDED

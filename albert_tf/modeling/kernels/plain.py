@@ -13,9 +13,6 @@ from typing import Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
-# As in the original implementation's LayerNorm (`tf.contrib.layers.layer_norm`).
-LAYER_NORM_EPSILON = 1e-12
-
 
 class Dropped(NamedTuple):
     """The units that dropout keeps."""
@@ -68,7 +65,7 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
             "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}[name]
 
 
-def normalize(inputs, gamma, beta, epsilon=LAYER_NORM_EPSILON):
+def normalize(inputs, gamma, beta, epsilon):
     """Applies LayerNorm over the last axis (Ba et al. 2016)."""
     mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
     return tf.nn.batch_normalization(
@@ -85,8 +82,7 @@ def add_activation(inputs, bias, name):
     return tf.cast(activation(name)(wide(inputs) + bias), inputs.dtype)
 
 
-def add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
-                      epsilon=LAYER_NORM_EPSILON):
+def add_and_normalize(inputs, bias, residual, gamma, beta, dropped, epsilon):
     total = wide(residual) + drop(wide(inputs) + bias, dropped)
     return tf.cast(normalize(total, gamma, beta, epsilon), inputs.dtype)
 

@@ -29,7 +29,8 @@ def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
     # TensorFlow has no public function that tells. XLA cannot cast the bits of complex
     # numbers, therefore the cast happens outside.
     if (isinstance(blocks, int) and fast.MIN_SIZE // 16 <= blocks < 2 ** 31
-            and fast.on_cpu() and not control_flow_util.GraphOrParentsInXlaContext(
+            and fast.device_kind() == "CPU"
+            and not control_flow_util.GraphOrParentsInXlaContext(
                 tf.compat.v1.get_default_graph())):
         numbers = fast.island(_philox, key[0], counter, blocks)
     else:
@@ -87,7 +88,7 @@ def _keep(seed: tf.Tensor, first_row: tf.Tensor, shape, rate: float) -> tf.Tenso
     units = math.prod(row_shape)
     # One random number for each unit. The choice does not depend on the tensor's dtype,
     # so that the same units are dropped in every dtype.
-    if fast.on_cpu() and rate < 255 / 256:
+    if fast.device_kind() == "CPU" and rate < 255 / 256:
         # A byte for each unit: floats would take ten times as long on a CPU.
         blocks = -(-units // (4 * _WORDS))
         numbers = tf.reshape(random_bytes(key, counter_at(blocks), rows * blocks),
@@ -96,9 +97,7 @@ def _keep(seed: tf.Tensor, first_row: tf.Tensor, shape, rate: float) -> tf.Tenso
         # number, so that the probability of a byte below it is exactly `rate`.
         level = math.floor(256 * rate)
         rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
-        word = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=[1], key=key, counter=counter_at(0, series=1), dtype=tf.uint32,
-            alg=tf.random.Algorithm.PHILOX.value)[0]
+        word = tf.bitcast(random_bytes(key, counter_at(0, series=1), 1)[:4], tf.uint32)
         threshold = tf.cast(level, tf.uint8) + tf.cast(word < rest, tf.uint8)
     else:
         blocks, threshold = -(-units // _WORDS), rate

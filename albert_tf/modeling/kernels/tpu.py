@@ -93,8 +93,7 @@ def _add_activation(inputs, bias, name):
                          gradient, inputs, bias)
 
 
-def _add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
-                       epsilon=plain.LAYER_NORM_EPSILON):
+def _add_and_normalize(inputs, bias, residual, gamma, beta, dropped, epsilon):
     """As in kernels.fast, but keeps the sum in place of its normalized form, so that
     one pass after the product suffices: mean and variance come from the sums of the
     numbers and of their squares. In bfloat16 the sum is rounded before it is

@@ -39,11 +39,11 @@ def arguments(part, dropped):
                 lambda parts, x: parts.attend(
                     *x, tf.cast(mask, fused.wide(x[0]).dtype), units))
     if part.startswith("add_and_normalize"):
-        epsilon = [float(part.split(":")[1])] if ":" in part else []
+        epsilon = float(part.split(":")[1]) if ":" in part else 1e-12
         units = dropped_of(rows) if dropped else None
         return ([numbers(0, *rows), numbers(1, WIDTH), numbers(2, *rows),
                  numbers(3, WIDTH), numbers(4, WIDTH)],
-                lambda parts, x: parts.add_and_normalize(*x, units, *epsilon))
+                lambda parts, x: parts.add_and_normalize(*x, units, epsilon))
     name = part.split(":")[1]
     return ([numbers(0, *rows), numbers(1, WIDTH)],
             lambda parts, x: parts.add_activation(*x, name))
@@ -111,7 +111,7 @@ def test_served_is_plain(part, dtype, tolerance):
 
 def test_units_dropped_on_accelerators_are_tensorflows(monkeypatch):
     """Of the release's successor, tf.nn's stateless dropout, from the same seeds."""
-    monkeypatch.setattr(fused, "on_cpu", lambda: False)
+    monkeypatch.setattr(fused, "device_kind", lambda: "GPU")
     for dtype in (tf.float32, tf.bfloat16):
         seeds = DropoutSeeds(tf.constant([3, 4]))
         for count, rate in enumerate((0.1, 0.5)):
@@ -167,10 +167,10 @@ def test_units_dropped_on_cpus_depend_on_the_seed_alone():
     assert not np.array_equal(units("float32", [3, 5]), found)
 
 
-@pytest.mark.parametrize("on_cpu", [False, True])
+@pytest.mark.parametrize("kind", ["GPU", "CPU"])
 @pytest.mark.parametrize("shape", [[6, 5], [6, 2, 3, 7], [6, 16]])
-def test_a_part_of_a_batch_drops_what_the_whole_would(shape, on_cpu, monkeypatch):
-    monkeypatch.setattr(fused, "on_cpu", lambda: on_cpu)
+def test_a_part_of_a_batch_drops_what_the_whole_would(shape, kind, monkeypatch):
+    monkeypatch.setattr(fused, "device_kind", lambda: kind)
 
     def drawn(seed, rows):
         seeds = DropoutSeeds(tf.constant(seed), purpose=7)
@@ -288,7 +288,7 @@ def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
     _, step = model_and_step(Computation("bfloat16", recompute=True))
     with pytest.raises(AssertionError, match="an island"):
         step.get_concrete_function()
-    monkeypatch.setattr(fused, "on_cpu", lambda: False)
+    monkeypatch.setattr(fused, "device_kind", lambda: "GPU")
     step.get_concrete_function()
 
 
@@ -321,7 +321,7 @@ def test_random_bytes_are_the_same_however_they_are_drawn(monkeypatch):
     for call in (draw, tf.recompute_grad(draw)):
         np.testing.assert_array_equal(tf.function(
             call, jit_compile=True, autograph=False)(), expected)
-    monkeypatch.setattr(fused, "on_cpu", lambda: False)
+    monkeypatch.setattr(fused, "device_kind", lambda: "GPU")
     monkeypatch.delattr(fused, "island")  # Which compiles for CPUs.
     np.testing.assert_array_equal(draw(), expected)
 
