@@ -138,7 +138,8 @@ def _load():
                 "it is faster for the batches of a file." * _is_file(),
                 # An export takes longer than the answer to one input.
                 export=FLAGS.input_file is not None)
-    columns = cli_flags.columns(model.settings)
+    columns = cli_flags.columns(model.settings) | {
+        "inputs": model.head(FLAGS.task or next(iter(model.tasks()))).names}
     return model, functools.partial(_with_texts, columns) if (
         FLAGS.copy_texts) else functools.partial(inputs.read, **columns)
 

@@ -109,7 +109,7 @@ class Answering:
 
     def exchanged(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """Computes what transformers' class for this head returns, by its names there,
-        from INPUTS alone. Their rank is that of the head."""
+        from INPUTS and what cannot be derived of them. Their rank is the head's."""
         return {"logits": self.head_outputs(features)["logits"]}
 
     def of_exchanged(self, exchanged: Mapping[str, Any], batch: Mapping[str, Any]

@@ -27,6 +27,8 @@ class Input(NamedTuple):
     size: int | None = None  # how many numbers a sequence has; None: one for each token
     pad: int = 0  # what fills up shorter sequences
     limit: int = 0  # numbers are at least 0 and below it; 0 for no limit
+    # Whether Answering.exchanged computes it from INPUTS, as in others' ONNX graphs.
+    derived: bool = False
     served: bool = True  # whether prediction needs it, not only training
 
 

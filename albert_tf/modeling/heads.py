@@ -20,7 +20,7 @@ class MaskedLanguageModel(Head):
 
     name, task, fixed_width = "masked_lm", "fill-mask", True
     reads, positions = "sequence_output", "masked_lm_positions"
-    reads_also = (Input(positions, size=1),)
+    reads_also = (Input(positions, size=1, derived=True),)
 
     def shapes(self, config):
         # A transform from H back to E, and a bias for each token. The output matrix is

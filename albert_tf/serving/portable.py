@@ -80,8 +80,8 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
                 f"{label}\n" for label in loaded.labels).encode())
         return
     name = head and _AS_HEAD.get(head.name, head.name)
-    labels = () if name not in ("classification", "token_classification") else (
-        ORDER_LABELS if head.task == "order" else tuple(head.output_names(loaded.labels)))
+    labels = ORDER_LABELS if name and head.task == "order" else tuple(
+        head.output_names(loaded.labels)) if name and head.has_labels else ()
     text_files.write_json(
         os.path.join(folder, huggingface.CONFIG), huggingface.config_of(Checkpoint(
             form, loaded.config, {}, {name: head.width} if head else {}, loaded.report,
@@ -139,11 +139,14 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
             f"the export needs up to {amount(needs)} of memory ({_MEMORY} times the size "
             f"of the weights), but {amount(free)} are free; end other programs, or use a "
             "machine with more memory.")
-    rank = answering.head.rank if answering.head else 2
+    head = answering.head
+    sizes = dict.fromkeys(INPUTS) | {each.name: each.size for each in (
+        head.reads_also if head else ()) if each.served and not each.derived}
     function = tf.function(lambda batch: answering.exchanged({
-        ours: tf.cast(batch[theirs], tf.int32) for theirs, ours in INPUTS.items()}),
+        INPUTS.get(name, name): tf.cast(batch[name], tf.int32) for name in sizes}),
         autograph=False, input_signature=[{
-            name: tf.TensorSpec([None] * rank, tf.int64, name) for name in INPUTS}])
+            name: tf.TensorSpec([None] * (head.rank - 1 if head else 1) + [size],
+                                tf.int64, name) for name, size in sizes.items()}])
     model, _ = tf2onnx.convert.from_function(
         function, function.input_signature, opset=_OPSET)
     content = model.SerializeToString()

@@ -19,7 +19,7 @@ import tensorflow as tf
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     huggingface, sentence_transformers, tokenizer_files, vocabulary)
-from albert_tf.checkpoints.checkpoint import Report, head_of
+from albert_tf.checkpoints.checkpoint import HEADS, Report, head_of
 from albert_tf.checkpoints.labels import LABELS_FILE, outputs_of
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reading, reason_of
@@ -125,7 +125,8 @@ class Engine:
     def _set(self, inputs: Mapping[str, tuple[int, type]]) -> None:
         """Takes the ranks and types of the inputs of an ONNX graph, by name."""
         self._inputs = inputs
-        if not {"input_ids", "attention_mask"} <= {*inputs} <= {*INPUTS}:
+        known = {*INPUTS}.union(*(head_of(name).inputs for name in HEADS))
+        if not {"input_ids", "attention_mask"} <= {*inputs} <= known:
             raise ValueError(f"its inputs are {', '.join(sorted(inputs))}, but an "
                              f"ALBERT has {', '.join(INPUTS)}, or the first two")
 
@@ -137,7 +138,8 @@ class Engine:
             raise InputError(f"{self.path} has no input token_type_ids, and cannot "
                              "compute pairs of texts; export the model with it.")
         # With three axes, each option is a question of its own.
-        return {name: np.expand_dims(batch[INPUTS[name]].astype(kind), (1,) * (rank - 2))
+        return {name: np.expand_dims(
+            batch[INPUTS.get(name, name)].astype(kind), (1,) * (rank - 2))
                 for name, (rank, kind) in self._inputs.items()}
 
 

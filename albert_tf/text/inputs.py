@@ -14,9 +14,6 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from albert_tf import files, rows, text_files
 from albert_tf.errors import InputError
 
-# The inputs of all tasks.
-_NAMES = ("text", "text_pair", "question", "passage", "options")
-
 
 class Field(NamedTuple):
     """A part of a task's input: a text, which may be `optional`, or `several` texts."""
@@ -41,16 +38,17 @@ class Input(NamedTuple):
 
 def read(path: str, text_column: str | None = None, text_b_column: str | None = None,
          id_column: str | None = None, header: bool | None = None,
-         delimiter: str | None = None, id_needed: bool = True,
-         column_needed: bool = True) -> Iterator[Input]:
+         delimiter: str | None = None, id_needed: bool = True, column_needed: bool = True,
+         inputs: Sequence[str] = ("text", "text_pair")) -> Iterator[Input]:
     """Yields the inputs in a file, or in what files.is_stream.
 
         for item in read("reviews.csv", text_column="review"):
 
     The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON
-    may have them as fields. A table may lack an id that is not needed. Blank lines of a
-    table are left out. `column_needed` says that the user named the column, so that a
-    stream, too, must have it: else its lines may be texts.
+    may have them as fields. Where none are named, Parquet has `inputs` as columns. A
+    table may lack an id that is not needed. Blank lines of a table are left out.
+    `column_needed` says that the user named the column, so that a stream, too, must have
+    it: else its lines may be texts.
     """
     kind, names, found = rows.kind_of(path, "text"), None, None
     if kind != "parquet":
@@ -69,8 +67,8 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
             "line is a text, call the file .txt.")
     elif kind == "parquet":
         titles = rows.columns_of(path)
-        names = [name for name in (*_NAMES, "id") if name in titles]
-        names = names if {*names} - {"id"} else ["text"]
+        names = [name for name in (*inputs, "id") if name in titles]
+        names = names if {*names} - {"id"} else [*inputs[:1]]
     for where, row in rows.rows(
             path, names, [id_column] if id_column and names else [], kind=kind,
             lines=found, header=header is not False, delimiter=delimiter, keep_wrong=True,

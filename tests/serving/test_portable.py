@@ -11,12 +11,17 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import huggingface
+from albert_tf.checkpoints.checkpoint import HEADS
 from albert_tf.checkpoints.formats import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.finetuning.classification.head import Classes, Classification
+from albert_tf.modeling.head import Input
+from albert_tf.modeling.models import AlbertForTask
 from albert_tf.serving import portable, predict, runtimes
 from tests.helpers import FIXTURES
 from tests.serving import tiny_models
@@ -124,6 +129,42 @@ def test_equal_to_the_python_path(kind, task, form, tiny, exported):
                 values, expected = values * mask, expected * mask
             if "index" not in name:  # Those of impossible positions are any.
                 np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed(Classification):
+    """A head as another task may define it: with an input and labels of its own."""
+
+    name, task, scope = "placed", "place", "placed"
+    reads_also = (Input("place", size=2),)
+
+    def outputs(self, layers, encoded, features, dropout, training=False):
+        logits = super().outputs(layers, encoded, features, dropout)["logits"]
+        return {"logits": logits + 0.1 * tf.cast(features["place"][:, 1:], "float32") * [
+            1., 0., -1.]}
+
+    def answering(self):
+        return Placing
+
+
+class Placing(Classes):
+    def request(self, given, top_k):
+        asked = super().request(given, top_k)
+        return dataclasses.replace(asked, sequences=[
+            {**row, "place": [0, len(given["text"])]} for row in asked.sequences])
+
+
+@pytest.mark.long
+@needs_onnx
+def test_a_head_of_another_task(tmp_path, monkeypatch):
+    monkeypatch.setitem(HEADS, Placed.name, (__name__, "placed/output_weights"))
+    monkeypatch.setitem(tiny_models.KINDS, "placed", lambda config: AlbertForTask(
+        config, Placed(3)))
+    monkeypatch.setitem(tiny_models._LABELS, "placed", ["bad", "good", "好"])
+    model = albert_tf.load(tiny_models.write(tmp_path / "model", "placed"))
+    portable.export(model, "place", str(tmp_path / "onnx"), "onnx", "float32")
+    texts = ["It is.", PASSAGE, "It"]
+    assert_same(albert_tf.load(tmp_path / "onnx").predict(texts), model.predict(texts))
 
 
 @pytest.mark.parametrize("kind,task,form", [

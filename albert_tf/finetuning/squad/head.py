@@ -108,7 +108,7 @@ class ConditionalSpans(Head):
 
     name, task, fixed_width = "conditional_spans", "answer", True
     reads, scored_alone = "sequence_output", True
-    reads_also = (Input("p_mask", pad=1, limit=2),
+    reads_also = (Input("p_mask", pad=1, limit=2, derived=True),
                   Input("start_positions", size=1, served=False))
     has_threshold = True
 
