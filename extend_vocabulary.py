@@ -70,7 +70,6 @@ def main(argv):
         given(train_sentencepiece.ExtendOptions, FLAGS))
     extended = with_new_pieces(checkpoint, extension.parts)
     with files.staged(folder) as (staged,):
-        files.make_directory(staged, "--output_dir")
         for name, content in (("spm.model", extension.model),
                               ("spm.vocab", extension.vocab),
                               ("new_pieces.tsv", extension.table)):

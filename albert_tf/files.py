@@ -325,8 +325,8 @@ def staged(*paths: str, end: str = INCOMPLETE) -> Iterator[list[str]]:
                 remove(whole)
         if not isinstance(error, OSError) and not is_of_library(error):
             raise
-        raise Interruption(
-            f"{', '.join(paths)}: cannot be written: {reason_of(error)}.") from error
+        raise Interruption(f"{', '.join(paths)}: cannot be written: {reason_of(error)}."
+                           .replace(INCOMPLETE, "")) from error
 
 
 @contextlib.contextmanager

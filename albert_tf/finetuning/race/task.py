@@ -220,7 +220,7 @@ class RaceTask(LabelledTask):
 @functools.lru_cache(maxsize=4)
 def _article_pieces(text: str, tokenizer: FullTokenizer) -> list[int]:
     """Returns the token ids of an article; the caller must not change the list."""
-    return tokenizer.encode(tokenizer.prepare(text))
+    return tokenizer.encode(text)
 
 
 # ---- files -------------------------------------------------------------------

@@ -323,7 +323,7 @@ class Questions(Answering):
         if not windows:  # The passage has no tokens, for example.
             raise InputError("the passage has no text that could be an answer; give a "
                              "passage with words.")
-        question = self.tokenizer.encode(self.tokenizer.prepare(given["question"]))
+        question = self.tokenizer.encode(given["question"])
         return Request(windows, answer, self, max(
             len(question) - self.task.max_query_length, 0))
 
