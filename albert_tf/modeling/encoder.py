@@ -32,25 +32,25 @@ from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initi
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
 
 
-class AttentionWeights(NamedTuple):
-    """An attention block's variables as one layer uses them; kernels are [in, out]."""
+class BlockWeights(NamedTuple):
+    """A block's variables as one layer uses them; kernels are [in, out]."""
 
-    qkv_kernel: tf.Tensor  # query, key and value side by side, [H, 3H]
-    qkv_bias: tf.Tensor
+    kernel: tf.Tensor  # in attention query, key and value side by side, [H, 3H]
+    bias: tf.Tensor
     output_kernel: tf.Tensor
     output_bias: tf.Tensor
     gamma: tf.Tensor
     beta: tf.Tensor
 
-    def query_apart(self) -> "AttentionWeights":
-        """Returns weights whose qkv_kernel and qkv_bias are pairs: the query's part,
-        and that of key and value."""
-        if isinstance(self.qkv_kernel, tuple):
+    def query_apart(self) -> "BlockWeights":
+        """Returns weights of attention whose kernel and bias are pairs: the query's
+        part, and that of key and value."""
+        if isinstance(self.kernel, tuple):
             return self
-        size = self.qkv_kernel.shape[0]
+        size = self.kernel.shape[0]
         return self._replace(**{
             name: tuple(tf.split(getattr(self, name), [size, 2 * size], axis=-1))
-            for name in ("qkv_kernel", "qkv_bias")})
+            for name in ("kernel", "bias")})
 
 
 class AttentionBlock(NamedLayer):
@@ -78,11 +78,11 @@ class AttentionBlock(NamedLayer):
         self.layer_norm = LayerNorm(
             f"{scope}/LayerNorm", size, config.layer_norm_eps)
 
-    def layer_weights(self) -> AttentionWeights:
+    def layer_weights(self) -> BlockWeights:
         """Returns the weights in float32."""
         parts = (self.query, self.key, self.value)
         # One product for query, key and value together is faster than three.
-        return AttentionWeights(
+        return BlockWeights(
             tf.concat([part.kernel for part in parts], axis=1),
             tf.concat([part.bias for part in parts], axis=0),
             *map(tf.convert_to_tensor, (
@@ -90,7 +90,7 @@ class AttentionBlock(NamedLayer):
                 self.layer_norm.beta)))
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
-             weights: AttentionWeights, layout: Layout = PADDED, positions=None):
+             weights: BlockWeights, layout: Layout = PADDED, positions=None):
         """[..., H], [B, 1, 1, S] → [..., H], or [B, Q, H] at `positions` int [B, Q].
 
         The kernels in `weights` are of the type of `hidden`. Even outputs at a few
@@ -106,9 +106,9 @@ class AttentionBlock(NamedLayer):
                 attention_bias[:, 0], positions)[:, tf.newaxis]  # [B, 1, Q, S]
         # 2. Query, key and value of each head, [B, A, S, D] (TPU: [B, S, A, D]); in one
         #    product if all need an output.
-        if positions is None and not isinstance(weights.qkv_kernel, tuple):
+        if positions is None and not isinstance(weights.kernel, tuple):
             query, key, value = layout.heads(
-                hidden, weights.qkv_kernel, weights.qkv_bias, self.num_heads)
+                hidden, weights.kernel, weights.bias, self.num_heads)
         else:
             kernels, biases = weights.query_apart()[:2]
             query, = query_layout.heads(
@@ -126,17 +126,6 @@ class AttentionBlock(NamedLayer):
             weights.output_bias, queries, weights.gamma, weights.beta,
             query_layout.dropped(seeds, queries, self.hidden_dropout_prob),
             self.layer_norm.epsilon)
-
-
-class FeedForwardWeights(NamedTuple):
-    """A feed-forward block's variables as one layer uses them."""
-
-    kernel: tf.Tensor
-    bias: tf.Tensor
-    output_kernel: tf.Tensor
-    output_bias: tf.Tensor
-    gamma: tf.Tensor
-    beta: tf.Tensor
 
 
 class FeedForwardBlock(NamedLayer):
@@ -159,13 +148,13 @@ class FeedForwardBlock(NamedLayer):
         self.layer_norm = LayerNorm(
             f"{scope}/LayerNorm_1", size, config.layer_norm_eps)
 
-    def layer_weights(self) -> FeedForwardWeights:
+    def layer_weights(self) -> BlockWeights:
         """Returns the weights in float32."""
-        return FeedForwardWeights(*map(tf.convert_to_tensor, (
+        return BlockWeights(*map(tf.convert_to_tensor, (
             self.intermediate.kernel, self.intermediate.bias, self.output_dense.kernel,
             self.output_dense.bias, self.layer_norm.gamma, self.layer_norm.beta)))
 
-    def call(self, hidden, seeds: DropoutSeeds, weights: FeedForwardWeights,
+    def call(self, hidden, seeds: DropoutSeeds, weights: BlockWeights,
              layout: Layout = PADDED):
         """[..., H] → [..., H]; kernels in `weights` are of the type of `hidden`."""
         # From H to the intermediate size and back; then dropout, residual, LayerNorm.

@@ -156,7 +156,7 @@ def constants_of(model: tf_keras.Model, dtype: str = "float32", apart: bool = Fa
     constants = {}
     for block in getattr(model, "bert", model).encoder.blocks:
         weights, = in_copies(block.layer_weights(), tf.as_dtype(dtype), 1)
-        if apart and hasattr(weights, "query_apart"):
+        if apart and hasattr(block, "query"):
             weights = weights.query_apart()
         constants[block.scope] = tf.nest.map_structure(
             lambda weight: tf.Variable(weight, trainable=False), weights)
