@@ -9,6 +9,7 @@ runs, the handler therefore ends the process itself (os._exit).
 import atexit
 import contextlib
 import errno
+import gc
 import importlib.util
 import io
 import logging
@@ -176,6 +177,8 @@ def _set_up() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    # Loading TensorFlow makes a million objects, at which it would look again and again.
+    gc.set_threshold(10_000)
     # Jupyter names a backend here that only notebooks have.
     os.environ["MPLBACKEND"] = "agg"
     absl_logging.use_absl_handler()
