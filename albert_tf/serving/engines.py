@@ -39,7 +39,6 @@ _ENGINES = {"openvino": ("OpenVINO", "openvino"), "onnxruntime": ("ONNX Runtime"
 MOST_TOKENS = 512  # with padding
 _LEAST_TOKENS = 0.9  # without it, as a share
 _PRECISION = "float32"  # Others change answers by more than rounding.
-_DIGITS = 16  # of the digest in a file's name
 
 
 def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
@@ -124,7 +123,7 @@ def _export(model: Any, task: str, form: str, file: str) -> None:
     gc.collect()  # The converter leaves more memory than the model takes.
     files.write(file, content)
     for other in files.names_in(folder):
-        if re.fullmatch(rf"{task}-[0-9a-f]{{{_DIGITS}}}\.onnx", other) and (
+        if re.fullmatch(rf"{task}-[0-9a-f]+\.onnx", other) and (
                 other != os.path.basename(file)):
             files.remove(os.path.join(folder, other))
 
@@ -143,4 +142,4 @@ def digest_of(model: Any, task: str) -> str:
     for name, value in values:
         digest.update(f"{name} {value.shape} {value.dtype}".encode())
         digest.update(np.ascontiguousarray(value).data)
-    return digest.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:16]

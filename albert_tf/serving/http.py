@@ -204,19 +204,16 @@ class Service:
             return error.status, {
                 404: f"there is nothing at {request.path}; the model is at "
                      f"/v1/models/{self.name}:predict.",
-                405: f"{request.path} does not take {request.method}.",
                 413: f"the body has more than {self.limits.body_bytes} bytes; send "
                      "fewer texts per request.",
             }.get(error.status, error.reason)
         logging.error("A request failed.", exc_info=error)
         return 500, "the server failed; see its log."
 
-    # ---- pages -------------------------------------------------------------
+    # ---- replies -----------------------------------------------------------
 
     async def _page(self, content, request):
         return json_reply(content)
-
-    # ---- questions ---------------------------------------------------------
 
     async def _ask(self, request):
         verb = request.match_info["verb"]
@@ -324,9 +321,7 @@ def _inputs(body: dict[str, Any], keys: Sequence[str]) -> list[Any]:
         columns = [value if isinstance(value, list) else [value]
                    for value in items.values()]
         if len({*map(len, columns)}) > 1:
-            sizes = ", ".join(str(len(column)) for column in columns)
-            raise InputError(f"the lists of inputs have {sizes} texts; they must have "
-                             "equally many.")
+            raise InputError("the lists of `inputs` must have equally many texts.")
         items = [dict(zip(items, row)) for row in zip(*columns)]
     if not isinstance(items, list) or not items:
         raise InputError(f"{present[0]} must be a list of one or more texts.")

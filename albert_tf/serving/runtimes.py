@@ -29,7 +29,6 @@ TFLITE = "model.tflite"
 # transformers' names of a model's inputs → ours.
 INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask",
           "token_type_ids": "segment_ids"}
-_Arrays = Mapping[str, np.ndarray]
 
 
 def graph_name(form: str, precision: str) -> str:
@@ -112,7 +111,7 @@ class Engine:
             os.stat(path)
             self._load(path)
 
-    def __call__(self, batch: _Arrays) -> dict[str, np.ndarray]:
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs for a padded batch."""
         given = self._given(batch)
         try:
@@ -130,7 +129,7 @@ class Engine:
             raise ValueError(f"its inputs are {', '.join(sorted(inputs))}, but an "
                              f"ALBERT has {', '.join(INPUTS)}, or the first two")
 
-    def _given(self, batch: _Arrays) -> dict[str, np.ndarray]:
+    def _given(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the inputs of an ONNX graph for a batch."""
         batch = {**batch, "segment_ids": np.minimum(
             batch["segment_ids"], self.most_segment)}
