@@ -131,7 +131,7 @@ WRONG = [
     ({"instances": [{"txt": "a"}]}, 400, "input 1: there is no input 'txt'"),
     ({"instances": ["a", None]}, 400, "input 2: the input is None; give a text"),
     ({"instances": [["a", "b"]]}, 400, "input 1: it is a list"),
-    ({"inputs": {"text": ["a", "b"], "text_pair": ["c"]}}, 400, "have 2, 1 texts"),
+    ({"inputs": {"text": ["a", "b"], "text_pair": ["c"]}}, 400, "equally many"),
     ({"instances": ["a"], "signature_name": "order"}, 400, "no head .* 'order'"),
     ({"instances": ["\ud800"]}, 400, "surrogate"),
     *(({"instances": ["a"], "signature_name": name}, 400, "task=.*: give text")
