@@ -145,8 +145,8 @@ class Trainer:
             self.vote = replica_variable(0.0, tf.float32, "stop_vote")
             self.mean_vote = replica_variable(0.0, tf.float32, "mean_stop_vote")
         self._names = names_of(lambda features: self._forward(
-            computation, features, self._objective.denominators(features), None)[1],
-                               self.datasets[0])
+            dataclasses.replace(computation, passes=1), features,
+            self._objective.denominators(features), None)[1], self.datasets[0])
         self.metrics = MeanMetrics([*self._names, "gradient_norm", "learning_rate"])
 
     @functools.cached_property
