@@ -574,7 +574,6 @@ def test_a_signal_between_two_parts_gives_the_step_up(
     assert signal.getsignal(signal.SIGTERM) is before
     assert "Stopping as soon as the step allows it; a second signal" in caplog.text
     assert checkpoints(tmp_path / "stopped") == [2]
-    tf.config.run_functions_eagerly(True)
     make_run(tmp_path / "whole", (data[0], None), num_train_steps=2, **options).train()
     assert_equal_tensors(*(stored(tmp_path / name, "model.ckpt-2", STATE)
                            for name in ("stopped", "whole")))
