@@ -84,7 +84,9 @@ def run_scripts(folder: str) -> AlbertConfig:
     """Makes corpus, vocabulary and records from the text, and trains a model, which is
     evaluated on held-out documents; returns its config."""
     corpus, heldout = f"{folder}/corpus.txt", f"{folder}/heldout.txt"
-    if not FLAGS.text:
+    texts = FLAGS.text and files.expand_patterns(FLAGS.text, "--text")
+    files.make_directory(folder, "--output_dir")
+    if not texts:
         # Packages repeat each other's sentences.
         source = {"input_file": f"{folder}/python.txt", "deduplicate": "sentences",
                   "document_separator": "blank_line"}
@@ -93,7 +95,7 @@ def run_scripts(folder: str) -> AlbertConfig:
         source = {"input_file": FLAGS.text}
         if FLAGS.language:
             source["language"] = FLAGS.language
-        if len(files.expand_patterns(FLAGS.text, "--text")) == 1:
+        if len(texts) == 1:
             # A single book must be several documents, because some are held out.
             source["document_separator"] = "blank_line"
     run_script(
@@ -166,7 +168,6 @@ def main(argv):
             f"{folder} holds the output of an earlier quickstart; remove it (rm -r "
             f"{folder}), or choose a different folder with --output_dir (make "
             "quickstart OUTPUT=FOLDER).")
-    files.make_directory(folder, "--output_dir")
     report(folder, run_scripts(folder), begin)
 
 
