@@ -81,7 +81,7 @@ def _numbers(name: str, value: Any, limit: int) -> Any:
     if known is None:
         return value
     array = np.asarray(known)
-    if array.dtype.kind not in "iubf" or np.any(array % 1):
+    if array.dtype.kind not in "iubf" or np.any(array != np.floor(array)):
         raise InputError(f"{name} must hold whole numbers, in sequences of one length; "
                          "tokenizer(texts) converts texts to ids and pads them.")
     outside = array[(array < 0) | (array >= limit)]

@@ -204,8 +204,8 @@ class Service:
             return error.status, {
                 404: f"there is nothing at {request.path}; the model is at "
                      f"/v1/models/{self.name}:predict.",
-                413: f"the body has more than {self.limits.body_bytes} bytes; send "
-                     "fewer texts per request.",
+                405: f"{request.path} does not take {request.method}.",
+                413: f"the body has more than {self.limits.body_bytes} bytes; send less.",
             }.get(error.status, error.reason)
         logging.error("A request failed.", exc_info=error)
         return 500, "the server failed; see its log."

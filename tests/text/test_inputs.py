@@ -122,6 +122,9 @@ def test_inputs_of_parquet(tmp_path):
         "label": [0, 1]}))
     assert [(each.given, each.kept) for each in inputs.read(path)] == [
         ({"text": "one", "text_pair": "un"}, {"id": "k"}), ({"text": "two"}, {})]
+    # Columns of other tasks are left out.
+    assert [each.given for each in inputs.read(path, inputs=("text_pair", "word"))] == [
+        {"text_pair": "un"}, {}]
     path = row_tables.write(tmp_path / "x.parquet", row_tables.table({
         "id": [datetime.date(2026, 1, 2), None], "text": ["one", "two"]}))
     assert [each.kept for each in inputs.read(path)] == [{"id": "2026-01-02"}, {}]
