@@ -16,6 +16,7 @@ from albert_tf.finetuning.classification import glue
 from albert_tf.finetuning.classification.task import Example
 from albert_tf.finetuning.classification.custom import OwnData, build_task
 from albert_tf.serving.options import Ask
+from tests import row_tables
 from tests.commands import run_commands
 from tests.serving import tiny_models
 
@@ -328,6 +329,8 @@ def _results(folder_of, tmp_path_factory):
         data / "reviews", "classes", text_column="review", text_b_column=None,
         id_column="key", header=True, delimiter=None)
     (data / "no_key.csv").write_text("review\nFine\n")
+    row_tables.write(data / "all.parquet", row_tables.table({
+        "question": ["Who?"], "passage": [PASSAGE], "text": ["It"], "title": ["x"]}))
     unnamed = tiny_models.write(data / "unnamed", "several")
     task = json.loads((data / "unnamed" / "task.json").read_text())
     (data / "unnamed" / "task.json").write_text(json.dumps(
@@ -339,6 +342,7 @@ def _results(folder_of, tmp_path_factory):
         ("bad", folder_of("classes"), f"--input_file={data}/in.jsonl"),
         ("table", reviews, f"--input_file={data}/reviews.csv"),
         ("no key", reviews, f"--input_file={data}/no_key.csv"),
+        ("columns", folder_of("spans"), f"--input_file={data}/all.parquet"),
         ("labels", unnamed, "--labels=late,dear,好", "It is.", "--label_threshold=0"),
         ("vocabulary", bare, f"--spm_model_file={tiny_models.SPM}", "It is."),
         ("nothing", bare),
@@ -383,6 +387,10 @@ def test_a_table_is_read_by_the_columns_of_training(results, tiny):
     # A file without the ids of training is answered.
     results.ok("no key")
     assert [each["label"] for each in answers_in(data / "no key.jsonl")]
+    # Parquet may have columns for other tasks.
+    results.ok("columns")
+    assert answers_in(data / "columns.jsonl")[0]["answer"] == tiny("spans").predict(
+        ("Who?", PASSAGE))["answer"]
 
 
 @pytest.mark.long
