@@ -389,8 +389,9 @@ def test_a_table_is_read_by_the_columns_of_training(results, tiny):
     assert [each["label"] for each in answers_in(data / "no key.jsonl")]
     # Parquet may have columns for other tasks.
     results.ok("columns")
-    assert answers_in(data / "columns.jsonl")[0]["answer"] == tiny("spans").predict(
-        ("Who?", PASSAGE))["answer"]
+    [found], [wanted] = answers_in(data / "columns.jsonl"), tiny("spans").predict(
+        ["Who?"], [PASSAGE])
+    assert found["answer"] == wanted["answer"]
 
 
 @pytest.mark.long
