@@ -2,7 +2,8 @@
 
 A row has the `id` of its text, if there is one, and float32 arrays, for the pooling
 "pieces" the tokens, `pieces`, and their `piece_vectors`. In NPZ the tokens of all texts
-follow each other, and `piece_counts` holds their numbers.
+follow each other, and `piece_counts` holds their numbers. In NPZ and Parquet all ids are
+texts, unless all are whole numbers of 64 bits.
 """
 
 import dataclasses
@@ -94,13 +95,12 @@ class Options:
             layers=tuple(layers[str(layer)] for layer in self.layers or (-1,)))
 
 
-def texts(paths: Iterable[str], columns: Mapping[str, Any] = {}, same_ids: bool = False,
-          blank: bool = True) -> Iterator[Input]:
+def texts(paths: Iterable[str], columns: Mapping[str, Any] = {}, blank: bool = True
+          ) -> Iterator[Input]:
     """Yields the texts in files, `given` by name: text, text_pair. `columns` are
-    arguments of text.inputs.read. With `same_ids`, all texts must have ids of one type
-    that an array can hold, or none an id; `blank` says whether texts without a word are
-    yielded, too."""
-    kind: Optional[type] = None
+    arguments of text.inputs.read; `blank` says whether texts without a word are yielded,
+    too."""
+    found = False
     for each in itertools.chain.from_iterable(
             text_inputs.read(path, **columns) for path in paths):
         try:
@@ -109,16 +109,9 @@ def texts(paths: Iterable[str], columns: Mapping[str, Any] = {}, same_ids: bool 
             raise InputError(f"{each.where}: {error}") from error
         if not blank and all(map(is_empty, filter(None, given.values()))):
             continue
-        guid = each.kept.get("id")
-        kind = kind or type(guid)
-        if same_ids and (
-                type(guid) is not kind or kind not in (str, int, type(None))
-                or kind is int and not -2**63 <= guid < 2**63):
-            raise InputError(
-                f"{each.where}: the id is {guid!r:.40}; make all ids texts, or all whole "
-                "numbers of 64 bits, or write a .jsonl file.")
+        found = True
         yield each._replace(given=given)
-    if kind is None:
+    if not found:
         raise InputError("--input_file: there is no text in it.")
 
 
@@ -160,19 +153,18 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     of text.inputs.read.
     """
     # 1. Check the files, the model's config and all texts.
-    is_stream, is_lines = (
-        any(map(files.is_stream, input_files)), output_file.endswith(".jsonl"))
+    is_stream = any(map(files.is_stream, input_files))
     if not output_file.endswith((".jsonl", ".npz", ".parquet")):
         raise InputError(f"--output_file={output_file}: the format is not known; end "
                          "the name in .jsonl, .npz or .parquet.")
     if output_file.endswith(".parquet"):
         import_pyarrow("Parquet files")
     files.check_new(output_file, "--output_file")
-    folder = None if is_stream or not is_lines else WorkFolder.beside(
-        output_file, work_dir)
+    folder = None if is_stream or not output_file.endswith(".jsonl") else (
+        WorkFolder.beside(output_file, work_dir))
     checkpoint = formats.read(model, vocabulary=vocabulary)
     options = options.of(checkpoint)
-    read = functools.partial(texts, input_files, columns, not is_lines)
+    read = functools.partial(texts, input_files, columns)
     progress = "embedding", "texts", None if is_stream else sum(1 for _ in read())
     # 2. Compute the rows, or those that are missing.
     text_bytes = 4 * checkpoint.config.hidden_size * len(options.layers) * (
@@ -209,7 +201,12 @@ def _write(path: str, rows: Iterable[Row]) -> None:
             stream.writelines(f"{line(row)}\n".encode() for row in rows)
             return
         rows = list(rows)
-        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        columns: dict[str, Any] = {}
+        if any("id" in row for row in rows):  # An array has one type.
+            ids = [row.get("id", "") for row in rows]
+            columns["id"] = ids if all(type(each) is int and -2**63 <= each < 2**63
+                                       for each in ids) else list(map(str, ids))
+        columns |= {name: [row[name] for row in rows] for name in rows[0] if name != "id"}
         if PIECES in columns:
             columns["piece_counts"] = np.array(list(map(len, columns[PIECES])), np.int32)
             for name in (PIECES, "piece_vectors"):

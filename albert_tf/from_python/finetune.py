@@ -7,12 +7,11 @@ Rows become a file, so that they are read, checked, compared with those of a run
 resumed, and named in errors as a user's files are.
 """
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Sized
+from typing import Any, Iterator, Mapping, Optional, Sequence, Sized
 
 from absl import flags
 
@@ -82,7 +81,8 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
         list, and `class_weights` may be a dict. What is left out follows the number and
         length of the training examples (recipes.recipe_for_data).
 
-    Errors name the row, counted from 1, and arguments as the flags of their names.
+    Errors name the row, counted from 1, or its line in finetune_data/, and arguments as
+    the flags of their names.
     """
     refuse({"task": task}, "finetune", "give one of these", task=_TASKS)
     command, output_dir = _TASKS[task], files.expanded(output_dir)
@@ -112,24 +112,22 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
     for name, value in fixed.items():
         values[name].value = value
     # 2. The rows, which are written to the folder.
-    paths = {os.path.join(output_dir, PYTHON_DATA, f"{split}.jsonl"): split
-             for split in ("train", "dev")}
-    with _named({**paths, "--do_eval": "dev", "--init_checkpoint": "the model"}):
-        cli_flags.check_output_dir(values)
-        claim_run_folder(output_dir, command.__module__.split(".")[-2])
-        for (path, split), option, data in zip(
-                paths.items(), command(values).data_options.values(), (train, dev)):
-            if isinstance(data, (str, os.PathLike)):
-                values[option].value = files.expanded(data)
-            elif data is not None or split == "train":
-                _write(split, b"".join(_lines(split, data, names, more)), path,
-                       fixed=not resume and holds_checkpoint(output_dir))
-                values[option].value = path
-        if "labels" in values and not values.labels:
-            values["labels"].value = _classes_of(train, names[-1], "ner_tags") or None
-        # 3. The run.
-        command_line.run(command, values, by_data=True, callbacks=callbacks,
-                         changes_allowed=resume)
+    cli_flags.check_output_dir(values)
+    claim_run_folder(output_dir, command.__module__.split(".")[-2])
+    for split, option, data in zip(
+            ("train", "dev"), command(values).data_options.values(), (train, dev)):
+        if isinstance(data, (str, os.PathLike)):
+            values[option].value = files.expanded(data)
+        elif data is not None or split == "train":
+            values[option].value = path = os.path.join(
+                output_dir, PYTHON_DATA, f"{split}.jsonl")
+            _write(split, b"".join(_lines(split, data, names, more)), path,
+                   fixed=not resume and holds_checkpoint(output_dir))
+    if "labels" in values and not values.labels:
+        values["labels"].value = _classes_of(train, names[-1], "ner_tags") or None
+    # 3. The run.
+    command_line.run(command, values, by_data=True, callbacks=callbacks,
+                     changes_allowed=resume)
     return load(output_dir)
 
 
@@ -153,19 +151,6 @@ def _take(values: flags.FlagValues, task: str, options: Mapping[str, Any]) -> No
 def _name(label: Any) -> str:
     """Returns a label as the readers name it: 1 and True are "1" and "true"."""
     return label if isinstance(label, str) else json.dumps(label, default=_plain)
-
-
-@contextlib.contextmanager
-def _named(names: Mapping[str, str]) -> Iterator[None]:
-    """Gives files and flags in errors the names of the arguments that they stand for:
-    "train, row 3" in place of a path and "line 3"."""
-    try:
-        yield
-    except InputError as error:
-        text = str(error)
-        for there, name in names.items():
-            text = text.replace(f"{there}, line ", f"{name}, row ").replace(there, name)
-        raise type(error)(text) from error
 
 
 # ---- rows --------------------------------------------------------------------
@@ -201,9 +186,6 @@ def _lines(split: str, data: Any, names: Sequence[str], more: Sequence[str]
                 f"{split}: the columns {', '.join(map(repr, cells))} must be lists with "
                 "a value for each row; a single example is a list of one dict.")
         data = (dict(zip(cells, row)) for row in zip(*cells.values()))
-    if not isinstance(data, Iterable):
-        raise InputError(f"{split} is a {type(data).__name__}; give a list of tuples or "
-                         "dicts, a DataFrame, a Dataset or a file.")
     for number, row in enumerate(data, 1):
         if isinstance(row, (tuple, list)) and len(row) == len(names):
             row = dict(zip(names, row))

@@ -84,24 +84,24 @@ def test_names_of_a_dataset_and_values_of_numpy(written):
 # ---- runs ------------------------------------------------------------------
 
 
-# The file that examples become is named as the argument, and each option as a flag; more
-# is in the tests of the tasks.
+# The file that examples become is named, and each option as a flag; more is in the tests
+# of the tasks.
 @pytest.mark.parametrize("train, options, message", [
-    (5, {}, "train is a int"), ("none.csv", {}, "no file matches .*none.csv"),
+    ("none.csv", {}, "no file matches .*none.csv"),
     ([("a", "yes"), ("b",)], {}, "train, row 2"), (["a"], {}, "train, row 1"),
-    ([{"text": "a"}], {}, "train, row 1: there is no column 'label'"),
-    (Frame(words=["a"], label=["yes"]), {}, "train, row 1: there is no column 'text'"),
+    ([{"text": "a"}], {}, "train.jsonl, line 1: there is no column 'label'"),
+    (Frame(words=["a"], label=["yes"]), {}, "train.jsonl, line 1: there is no column 'text'"),
     ([("a", object())], {}, "train, row 1: a value"),
     ([("\ud800", "yes")], {}, "train, row 1: a value"),
     ({"text": ["a", "b"], "label": ["x"]}, {}, "train: the columns 'text', 'label'"),
     ({"text": "ab", "label": "no"}, {}, "train: the columns 'text'"),
-    ([], {}, "train has no examples"), (None, {}, "train is a NoneType"),
-    ([("good", "yes"), (None, "no")], {}, "^train, row 2: 'text'"),
-    ([("good", "yes"), ("bad", None)], {}, "^train, row 2: there is no label"),
+    ([], {}, "train has no examples"),
+    ([("good", "yes"), (None, "no")], {}, "/train.jsonl, line 2: 'text'"),
+    ([("good", "yes"), ("bad", None)], {}, "/train.jsonl, line 2: there is no label"),
     ({"text": ["good", "bad"], "label": np.eye(2)}, {"multi_label": True},
-     "^train: .* only 0.0 and 1.0.*--labels"),
-    ([("good", {"a", "b"})], {}, "^train, row 1: 'label' is .*--multi_label"),
-    (TEXTS, {"metric": "accuracy"}, "--metric .* only with dev"),
+     "/train.jsonl: .* only 0.0 and 1.0.*--labels"),
+    ([("good", {"a", "b"})], {}, "/train.jsonl, line 1: 'label' is .*--multi_label"),
+    (TEXTS, {"metric": "accuracy"}, "--metric .* only with --do_eval"),
     (TEXTS, {"max_seq_length": 17}, "--max_seq_length=17"),
     (TEXTS, {"class_weights": 5}, "--class_weights=5"),
     (TEXTS, {"dev": []}, "dev has no examples"),
@@ -113,9 +113,9 @@ def test_names_of_a_dataset_and_values_of_numpy(written):
     (TEXTS, {"learning_rate": "high"}, "--learning_rate='high': give a number"),
     (TEXTS, {"do_eval": False}, "--do_eval is not an option"),
     (TEXTS, {"task": "answer", "labels": ["a"]}, "--labels is not an option of task='ans"),
-    ([(["a", "b"], ["O"])], {"task": "tag"}, "^train, row 1: words and tags"),
+    ([(["a", "b"], ["O"])], {"task": "tag"}, "/train.jsonl, line 1: words and tags"),
     ([("q", "good film", {"text": ["film"], "answer_start": [1]})], {"task": "answer"},
-     "^train, row 1, question '1'")])
+     "/train.jsonl, line 1, question '1'")])
 def test_wrong_inputs_are_refused_before_the_training(
         train, options, message, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -158,7 +158,7 @@ def test_the_same_call_and_a_change_that_is_wanted_continue(model, trained):
 
 
 def test_files_of_others_stay(model, tmp_path):
-    with pytest.raises(InputError, match="is the folder of the model, whose"):
+    with pytest.raises(InputError, match="is the folder of --init_checkpoint, whose"):
         albert_tf.finetune(model, TEXTS, output_dir=f"{model}/.")
     (tmp_path / "finetune_data").mkdir()
     (tmp_path / "finetune_data" / "train.jsonl").write_text("mine")
