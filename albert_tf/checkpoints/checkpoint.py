@@ -89,7 +89,7 @@ class Report:
             *(f"  {note}" for note in self.notes)))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Checkpoint:
     """A model read from any format: float32 tensors by the original's names."""
 
@@ -105,6 +105,11 @@ class Checkpoint:
     sentence: Any = None  # sentence_transformers.Sentence
     slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # moments
     step: int = 0
+    model: Any = None  # an AlbertModel, or AlbertWithHeads if it has heads, once loaded
+
+    def __repr__(self) -> str:
+        return (f"{type(self).__name__}({self.source!r}, format={self.format!r}, "
+                f"heads={dict(self.heads)}, labels=({some(self.labels, 8)}))")
 
     @property
     def source(self) -> str:

@@ -3,7 +3,6 @@ original implementation, and reads and writes the config beside them.
 """
 
 import dataclasses
-import math
 import os
 import re
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -36,29 +35,8 @@ _POOLER = "bert/pooler/"
 # ---- loading ---------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Loaded(Checkpoint):
-    """A Checkpoint with its model."""
-
-    model: tf_keras.Model = None  # an AlbertModel, or AlbertWithHeads if it has heads
-
-    def __repr__(self) -> str:
-        config, kind, parameters = self.config, "An export", ""
-        tokens = f"{self.tokenizer.vocab_size:,}" if self.tokenizer else "no"
-        heads = ", ".join(f"{name} ({width})" for name, width in self.heads.items())
-        if self.model is not None:
-            total = sum(math.prod(weight.shape) for weight in self.model.weights)
-            kind, parameters = type(self.model).__name__, f"{total:,} parameters, "
-        labels = f"; labels {some(self.labels, 8)}" if self.labels else ""
-        return (
-            f"{kind} from {self.format}: {config.num_hidden_layers} layers of width "
-            f"{config.hidden_size}, {config.num_attention_heads} heads, {parameters}"
-            f"{tokens} tokens\nHeads: {heads or 'none'}{labels}\n"
-            f"{self.report.summary(0).splitlines()[0]}")
-
-
 def load(path: str, config: formats.Config = None, head: str = "",
-         allow_nan: bool = False, vocabulary: Optional[FullTokenizer] = None) -> Loaded:
+         allow_nan: bool = False, vocabulary: Optional[FullTokenizer] = None) -> Checkpoint:
     """Loads the model in a folder as serving.predict.load, whose model can also answer."""
     checkpoint = formats.read(path, config, head, vocabulary, allow_nan)
     # A model from elsewhere may have been trained with answers in padding.
@@ -72,7 +50,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
              else AlbertModel(checkpoint.config))
     for name, variable in _variables(model).items():
         variable.assign(checkpoint.tensors[name].read())
-    return Loaded(**vars(checkpoint), model=model)
+    return dataclasses.replace(checkpoint, model=model)
 
 
 def _variables(model: tf_keras.Model) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from albert_tf.checkpoints.restore import Loaded
+from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.checkpoints.sentence_transformers import (
     EMBEDDING, PIECES, POOLED, Dense, Normalize, Sentence)
 from albert_tf.finetuning.answer import Answering, answers
@@ -75,7 +75,7 @@ class Features(Vectors):
     """Turns texts or pairs into the vectors that extract.Options name, whose defaults
     must be filled in (Options.of)."""
 
-    def __init__(self, loaded: Loaded, options: Any):
+    def __init__(self, loaded: Checkpoint, options: Any):
         super().__init__(loaded)
         self.options, self.max_length = options, options.max_seq_length
         self.texts = self.cut = 0  # How many were read, and how many of them were cut.

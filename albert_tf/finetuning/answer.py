@@ -43,8 +43,8 @@ class Answering:
     averages = False  # Whether they can be, with the `mean` of the windows' outputs.
 
     def __init__(self, model: Any, head: Optional[Head]):
-        """`model` is a checkpoints.restore.Loaded; without a head, the answers are made
-        from its hidden states."""
+        """`model` is a loaded Checkpoint; without a head, the answers are made from its
+        hidden states."""
         from albert_tf.modeling.encoder import Computation
 
         self.head = head and head.serving()

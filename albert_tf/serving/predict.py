@@ -39,7 +39,7 @@ _SCORES = 2**26  # scores that are held at a time
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Model(restore.Loaded):
+class Model(checkpoint.Checkpoint):
     """A loaded model that can answer, as returned by `albert_tf.load`.
 
         albert_tf.load("runs/sst-2").predict("A fine film.")["label"]  # '1'
