@@ -20,7 +20,6 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, odd
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _UNIT = 2.0 ** -53
-_WORDS_AT_ONCE = 1 << 18  # limits the memory for `ones`
 
 
 def _mixed(states: np.ndarray) -> np.ndarray:
@@ -81,17 +80,11 @@ def ones(keys: np.ndarray, first: int, counts: np.ndarray) -> np.ndarray:
     and so on of each key. The bits for a smaller count are the first bits for a larger
     count.
     """
-    totals = np.zeros(len(keys), np.int64)
-    rows, word = np.flatnonzero(counts), 0
-    while rows.size:
-        # Most keys need one number. For the few that need more, double it each time.
-        width = max(1, min(word, _WORDS_AT_ONCE // rows.size))
-        numbers = words(keys[rows], first + word, width)
-        used = np.clip(
-            counts[rows, None] - 64 * np.arange(word, word + width), 0, 64)
-        unused = np.minimum(64 - used, 63).astype(np.uint64)
-        totals[rows] += np.where(used > 0, np.bitwise_count(numbers >> unused), 0).sum(
-            axis=1, dtype=np.int64)
-        word += width
-        rows = rows[counts[rows] > 64 * word]
-    return totals
+    # One row for each number that a key needs; the last of a key may have unused bits.
+    sizes = -(-counts // 64)
+    rows = np.repeat(np.arange(len(keys)), sizes)
+    index = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    numbers = _mixed(keys[rows] + (first + 1 + index).astype(np.uint64) * _STEP)
+    unused = np.maximum(64 * (index + 1) - counts[rows], 0).astype(np.uint64)
+    return np.bincount(rows, np.bitwise_count(numbers >> unused), len(keys)).astype(
+        np.int64)
