@@ -85,7 +85,7 @@ def run_scripts(folder: str) -> AlbertConfig:
     evaluated on held-out documents; returns its config."""
     corpus, heldout = f"{folder}/corpus.txt", f"{folder}/heldout.txt"
     texts = FLAGS.text and files.expand_patterns(FLAGS.text, "--text")
-    files.make_directory(folder, "--output_dir")
+    files.make_directory(folder)
     if not texts:
         # Packages repeat each other's sentences.
         source = {"input_file": f"{folder}/python.txt", "deduplicate": "sentences",

@@ -292,7 +292,7 @@ def main(argv):
     data = PretrainingData.open(config, FLAGS)
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
-    files.make_directory(options.output_dir, "--output_dir")
+    files.make_directory(options.output_dir)
 
     strategy = devices.make_strategy(given(devices.DeviceOptions, FLAGS))
     from albert_tf.training import loop, run_folder

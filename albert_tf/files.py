@@ -10,7 +10,6 @@ what is left there.
 
 import contextlib
 import csv
-import errno
 import glob
 import hashlib
 import importlib.util
@@ -166,7 +165,7 @@ def open_binary(path: str, mode: str = "rb", once: bool = False) -> BinaryIO:
         if not once:
             _check_regular(path)
         if system.info(path)["type"] == "directory":
-            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+            raise IsADirectoryError("Is a directory")
         stream: Any = system.open(path, mode)
         if is_remote(path):
             return io.BufferedReader(stream, _STEP)
@@ -272,11 +271,11 @@ def _matches(pattern: str, flag: str) -> set[str]:
 
 
 def target_of(path: str) -> str:
-    """Returns the path at which an output is written: that which a link leads to.
-    Raises InputError for pipes and devices, which cannot be replaced by a file."""
-    path = expanded(path).rstrip("/")
+    """Returns the one name of a file, to which `path` may also be a link. Raises
+    InputError for pipes and devices, which cannot be replaced by a file."""
+    path = expanded(path).removeprefix("file://").rstrip("/")
     _check_regular(path)
-    return os.path.realpath(path) if os.path.islink(path) else path
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def rename(source: str, target: str) -> None:
@@ -314,7 +313,7 @@ def staged(*paths: str, end: str = INCOMPLETE) -> Iterator[list[str]]:
     temporary = [path + end for path in paths]
     try:
         for path, whole in zip(paths, temporary):
-            make_directory(os.path.dirname(path) or ".", path)
+            make_directory(os.path.dirname(path))
             remove(whole)  # what a killed process left
         yield temporary
         for path, whole in zip(paths, temporary):
@@ -364,7 +363,7 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                     is_remote(path) and path.count("/") < 3):
                 raise InputError(f"{flag}: {path or 'an empty name'} is a folder or a "
                                  "bucket; give a file in it.")
-            other, _ = written.setdefault(_whole(target_of(path)), (flag, path))
+            other, _ = written.setdefault(target_of(path), (flag, path))
             if other != flag:
                 raise InputError(
                     f"{flag}={path} is also {other}; give each a different name.")
@@ -374,19 +373,13 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                     pathlib.Path(whole).parents if os.path.exists(whole) else ()))}
     for flag, paths in inputs.items():
         for path in paths:
-            if output := (written | replaced).get(_whole(path)):
+            if output := (written | replaced).get(target_of(path)):
                 raise InputError(
                     "{}: {} is also an input ({} {}) and would be overwritten; give a "
                     "different output.".format(*output, flag, path))
     for folder, flag in {os.path.dirname(whole): flag
                          for whole, (flag, _) in written.items()}.items():
         check_folder(folder, flag)
-
-
-def _whole(path: str) -> str:
-    """Returns the one name of a file that `path` may also be a link to."""
-    path = expanded(path).removeprefix("file://")
-    return path if is_remote(path) else os.path.realpath(path)
 
 
 def check_new(path: str, flag: str) -> None:
@@ -397,11 +390,8 @@ def check_new(path: str, flag: str) -> None:
     check_folder(os.path.dirname(path) or ".", flag)
 
 
-def make_directory(path: str, what: str) -> None:
-    """Makes a directory and its parents. Raises InputError, which names `what`, such as
-    "--output_dir", if files cannot be written there."""
-    if not is_remote(path):
-        check_folder(path, what)
+def make_directory(path: str) -> None:
+    """Makes a directory and its parents, if they do not exist."""
     # Elsewhere a folder is the beginning of a name, and making one could make a bucket.
     if os.fspath(path).rpartition("://")[0] in (
             "", "hdfs", "webhdfs", "file", "sftp", "ssh", "ftp", "smb", "ram"):
@@ -410,10 +400,10 @@ def make_directory(path: str, what: str) -> None:
 
 
 def check_folder(path: str, what: str) -> None:
-    """Raises InputError, which names `what`, if files cannot be written in a folder or,
-    if it does not exist, in the folder in which it would be made."""
+    """Raises InputError, which names `what`, such as "--output_dir", if files cannot be
+    written in a folder or, if it does not exist, where it would be made."""
     if is_remote(path):
-        make_directory(path, what)
+        make_directory(path)
         probe = os.path.join(path, ".writable")
         with _system(path) as (system, _):
             system.open(probe, "wb").close()
@@ -424,7 +414,7 @@ def check_folder(path: str, what: str) -> None:
     if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
         raise InputError(
             f"{what}: the folder {path} cannot be written; choose a different folder or "
-            "change its permissions.".replace(INCOMPLETE, ""))
+            "change its permissions.")
 
 
 def check_in_tensorflow(path: str, flag: str = "") -> None:

@@ -33,7 +33,7 @@ def define_output_flag() -> None:
 def make_output_folder() -> None:
     """Creates the folder of --output before anything is measured."""
     if FLAGS.output:
-        files.make_directory(os.path.dirname(FLAGS.output) or ".", "--output")
+        files.make_directory(os.path.dirname(FLAGS.output) or ".")
 
 
 # Processor features that determine the speed of matrix products.

@@ -82,7 +82,7 @@ class Experiment(NamedTuple):
         commit()  # Cached now, because the working tree may change during the run.
         if self.trains:
             check(self)
-        files.make_directory(FLAGS.results_dir, "--results_dir")
+        files.make_directory(FLAGS.results_dir)
         tasks = self.chosen_tasks()
         rows = {row.name: row for row in self.rows}
         found: list[dict[str, Any]] = []
@@ -185,7 +185,7 @@ def check(experiment: Experiment) -> None:
     for path in needed:
         if not files.exists(filled(path)):
             raise InputError(f"--data_dir={FLAGS.data_dir}: {filled(path)} is missing.")
-    files.make_directory(FLAGS.work_dir, "--work_dir")
+    files.make_directory(FLAGS.work_dir)
     kept = os.path.join(FLAGS.work_dir, "made_of.json")
     made_of = {"scale": FLAGS.scale, **texts}
     if files.exists(kept) and text_files.read_object(kept) != made_of:

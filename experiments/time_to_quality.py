@@ -380,7 +380,7 @@ def main(_):
     chosen, config = runs.chosen_runs(FLAGS.runs, "RECIPE", RECIPES), model_config()
     for name in ("text", "heldout_text"):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
-    files.make_directory(FLAGS.work_dir, "--work_dir")
+    files.make_directory(FLAGS.work_dir)
     benchmark_flags.make_output_folder()
     order = {name: number for number, name in enumerate(RECIPES)}  # Others come last.
     for name, seed in chosen:

@@ -214,7 +214,7 @@ def _write_then_rename(prefix: StrPath, write: Callable[[str], object]) -> None:
     import tensorflow as tf
 
     prefix = os.fspath(prefix)
-    files.make_directory(os.path.dirname(prefix) or ".", prefix)
+    files.make_directory(os.path.dirname(prefix) or ".")
     temporary, older = f"{prefix}_temp{os.getpid()}", _files_of(prefix)
     try:
         write(temporary)

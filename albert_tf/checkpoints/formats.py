@@ -235,7 +235,7 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
             "vocabulary; copy its spiece.model or vocab.txt there and convert again")
     checkpoint = target.check(checkpoint)
     with files.staged(output) as (staged,):
-        files.make_directory(staged, output)
+        files.make_directory(staged)
         target.write(checkpoint, staged, **options)
         if checkpoint.kept_settings and format not in (
                 "keras_hub", "sentence_transformers"):

@@ -44,7 +44,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     if settings.do_train:
         settings = settings.scheduled(len(course.sets["train"].examples))
     # 3. Prepare the output paths, so that no output overwrites an input.
-    files.make_directory(folder, "--output_dir")
+    files.make_directory(folder)
     for outputs in ({"--output_dir": files_of_run(folder),
                      "--export_dir": filter(None, [settings.export_dir.rstrip("/")])},
                     {"--prediction_file": filter(None, [settings.prediction_file])}):
@@ -148,7 +148,7 @@ class Course:
 
         task, settings, data = self.task, self.settings, self.sets[split]
         path = settings.features[split]
-        files.make_directory(os.path.dirname(path) or ".", f"the features of {split}")
+        files.make_directory(os.path.dirname(path) or ".")
         spec = task.spec(settings.config)
         digest = features.digest_of(
             [os.path.dirname(inspect.getfile(each)) for each in (type(task), tokenizer)],

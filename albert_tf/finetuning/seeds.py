@@ -100,7 +100,7 @@ def _train(course: Any) -> dict[str, Any]:
     # strategy's scope, which it would clear, too.
     tf_keras.backend.clear_session()
     gc.collect()
-    files.make_directory(folder, "--output_dir")
+    files.make_directory(folder)
     claim_run_folder(folder)
     with run_folder.held(folder, course.strategy):
         model_folder.keep(folder, course.settings.kept, course.settings.vocabulary)

@@ -116,7 +116,7 @@ class WorkFolder:
         After an error the work is kept if a unit is finished, but not after an
         InputError that is no Interruption: then inputs or settings will change.
         """
-        files.make_directory(self.path, "--work_dir")
+        files.make_directory(self.path)
         try:
             with hold(self.path, name=f"{_OURS}lock"):
                 self._begin({"settings": settings, "inputs": inputs})

@@ -58,7 +58,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
                    for path in (*options.input_files, options.output_files[0]))
     folder = f"{inputs[-1]}.beam{files.INCOMPLETE}"
     files.remove(folder)  # what a killed run left
-    files.make_directory(folder, "--output_file")
+    files.make_directory(folder)
     try:
         # The encoder is large, so workers read it from a file instead of every task.
         worker = pickle.dumps(Worker(

@@ -87,7 +87,7 @@ class Run:
                      type(self.strategy).__name__, "" if optimizer is None else (
                          f"; steps of {options.train_batch_size} sequences in "
                          f"{replicas * step.gradient_accumulation_steps} parts"))
-        files.make_directory(options.output_dir, "output_dir")
+        files.make_directory(options.output_dir)
         # The options for options.json.
         self._all_options = {
             **options.kept(), "num_replicas": replicas, **(task_options or {})}
