@@ -62,28 +62,21 @@ class Layout:
     def heads(self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, heads: int
               ) -> list[tf.Tensor]:
         """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
-        return self.to_heads(
-            product(hidden, kernel, bias), heads, hidden.shape[-1] // heads)
-
-    def join(self, context: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Heads side by side, [..., A · D], × [A · D, H] → [..., H]."""
-        return product(self.from_heads(context), kernel)
-
-    def to_heads(self, hidden: tf.Tensor, heads: int, depth: int) -> list[tf.Tensor]:
-        """Splits [..., n · A · D] into n tensors [B, A, S, D]."""
-        batch, length, _ = tf.unstack(tf.shape(hidden))
-        split = tf.reshape(hidden, [
-            batch, length, hidden.shape[-1] // (heads * depth), heads, depth])
+        size, output = hidden.shape[-1], product(hidden, kernel, bias)
+        batch, length, _ = tf.unstack(tf.shape(output))
+        split = tf.reshape(output, [
+            batch, length, output.shape[-1] // size, heads, size // heads])
         return tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
 
-    def from_heads(self, context: tf.Tensor) -> tf.Tensor:
-        """Converts [B, A, S, D] to [..., A · D]."""
+    def join(self, context: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """Puts the heads [B, A, S, D] side by side: [..., A · D] × [A · D, H] →
+        [..., H]."""
         _, heads, _, depth = context.shape
         batch, _, length, _ = tf.unstack(tf.shape(context))
         hidden = tf.reshape(tf.transpose(context, [0, 2, 1, 3]),
                             [batch, length, heads * depth])
         hidden.set_shape([context.shape[0], context.shape[2], heads * depth])
-        return hidden
+        return product(hidden, kernel)
 
     def dropped_probs(self, seeds, query: tf.Tensor, key: tf.Tensor, rate: float
                       ) -> Optional[Dropped]:
@@ -195,15 +188,16 @@ class Packed(Layout):
     def at(self, hidden, positions):
         return PADDED.at(self.pad(hidden), positions)
 
-    def to_heads(self, hidden, heads, depth):
-        packed, padded = self._numbers(hidden.shape[-1] // (heads * depth), heads)
-        return tf.unstack(_moved(tf.reshape(hidden, [-1, depth]), packed, padded))
+    def heads(self, hidden, kernel, bias, heads):
+        size, output = hidden.shape[-1], product(hidden, kernel, bias)
+        packed, padded = self._numbers(output.shape[-1] // size, heads)
+        return tf.unstack(_moved(tf.reshape(output, [-1, size // heads]), packed, padded))
 
-    def from_heads(self, context):
+    def join(self, context, kernel):
         _, heads, _, depth = context.shape
         packed, padded = self._numbers(1, heads)
-        return tf.reshape(_moved(tf.reshape(context, [-1, depth]), padded, packed),
-                          [-1, heads * depth])
+        hidden = _moved(tf.reshape(context, [-1, depth]), padded, packed)
+        return product(tf.reshape(hidden, [-1, heads * depth]), kernel)
 
     def _numbers(self, count, heads):
         """Returns the row of each head in [N, n, A] as [n, B, A, S], and its row there as
