@@ -44,7 +44,7 @@ class Vectors(Answering):
         """Computes `last_hidden_state` [B, S, H], `pooler_output` [B, H] if there is a
         pooler, and sentence-transformers' `sentence_embedding` [B, D] if the model's
         folder defines it."""
-        found = self.bert(features, computation=self.computation, padding_is_read=False)
+        found = self.bert(features, computation=self.computation)
         hidden = tf.cast(found["sequence_output"], tf.float32)
         outputs = {"last_hidden_state": hidden}
         if self.sentence:
@@ -112,7 +112,7 @@ class Features(Vectors):
         return outputs
 
     def outputs(self, features):
-        found = self.bert(features, computation=self.computation, padding_is_read=False)
+        found = self.bert(features, computation=self.computation)
         # A layer may consist of several blocks.
         inner, vectors = self.config.inner_group_num, []
         states = [self.bert.encoder.enter(found["embedding_output"]),

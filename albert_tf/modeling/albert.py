@@ -11,9 +11,10 @@ import tf_keras
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation, Encoder
+from albert_tf.modeling.head import INPUTS
 from albert_tf.modeling.inputs import checked
 from albert_tf.modeling.kernels.packing import layout_of
-from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
+from albert_tf.modeling.kernels.random import DropoutSeeds
 from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
 
 # Added to the attention scores of padding. It is finite, so that a sequence whose mask
@@ -84,17 +85,6 @@ def attention_bias(mask: tf.Tensor) -> tf.Tensor:
     return (1.0 - unmasked) * MASKED_SCORE
 
 
-def filled_in(inputs: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-    """Returns input_ids, input_mask and segment_ids [B, S]. Inputs that are left out
-    mean: no padding, and one segment."""
-    input_ids = tf.cast(inputs["input_ids"], tf.int32)
-    mask, segment_ids = inputs.get("input_mask"), inputs.get("segment_ids")
-    return (input_ids,
-            tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask),
-            tf.zeros_like(input_ids) if segment_ids is None
-            else tf.cast(segment_ids, tf.int32))
-
-
 class ConfiguredModel(tf_keras.Model):
     """A Keras model made from a config, which Keras can save and load.
 
@@ -145,10 +135,8 @@ class AlbertModel(ConfiguredModel):
                                 config.hidden_size, kernel_initializer(config), "tanh")
 
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False,
-             seed: Optional[tf.Tensor] = None,
-             positions: Optional[tf.Tensor] = None, padding_is_read: bool = True,
-             computation: Optional[Computation] = None,
-             layers_are_read: bool = True) -> dict[str, Any]:
+             seed: Optional[tf.Tensor] = None, positions: Optional[tf.Tensor] = None,
+             computation: Optional[Computation] = None) -> dict[str, Any]:
         """Runs the encoder.
 
         Args:
@@ -165,41 +153,37 @@ class AlbertModel(ConfiguredModel):
             each training call draws a new seed.
           positions: int [B, Q], Q ≥ 0; the positions at which the caller reads the
             sequence output, by default all. The last layer computes no other outputs.
-          padding_is_read: False allows meaningless outputs at padding, without which
-            padding cannot be skipped.
           computation: its dtype and further ways to compute; by default float32.
-          layers_are_read: False allows `encoder_outputs` to have the last one alone.
 
         Returns:
           `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H] in the
-          computation's dtype, with inner_group_num tensors for each layer that is run;
-          `sequence_output` [B, S, H], the last of them; `pooled_output` [B, H] float32,
-          from position 0, if the config has a pooler. With `positions`,
-          sequence_output and the last of encoder_outputs are [B, Q, H], in the order of
-          `positions`.
+          computation's dtype, with inner_group_num tensors for each layer that is run,
+          or the last alone (Computation.recompute); `sequence_output` [B, S, H], the
+          last of them; `pooled_output` [B, H] float32, from position 0, if the config
+          has a pooler. With `positions`, sequence_output and the last of
+          encoder_outputs are [B, Q, H], in the order of `positions`.
         """
         computation = computation or Computation()
-        input_ids, mask, segment_ids = filled_in(inputs)
-        seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
+        input_ids, mask, segment_ids = (
+            tf.cast(inputs[name], tf.int32) for name in INPUTS)
+        seeds = DropoutSeeds(seed, training)
         # 1. Look up the tokens' vectors, of the small width E.
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
         return self.encode(embedding_output, mask, attention_bias(mask), seeds,
-                           computation, positions, padding_is_read, layers_are_read)
+                           computation, positions)
 
     def encode(self, embedding_output, mask, bias, seeds: DropoutSeeds,
-               computation: Computation, positions=None, padding_is_read: bool = True,
-               layers_are_read: bool = True) -> dict[str, Any]:
+               computation: Computation, positions=None) -> dict[str, Any]:
         """Runs encoder and pooler on embeddings [B, S, E], of which `mask` [B, S] marks
         the padding; `bias` is that of attention_bias, the rest as in `call`."""
         if positions is not None:
             # Put position 0 before the others: the pooler needs it.
             positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
         # 2. Run the encoder on all positions or, packed, on those that are not padding.
-        layout = layout_of(mask, computation.skip_padding and not padding_is_read,
+        layout = layout_of(mask, computation.skip_padding,
                            served=computation.constants is not None)
         states = self.encoder(tf.cast(embedding_output, computation.dtype),
-                              bias, seeds, computation, layout, positions,
-                              layers_are_read)
+                              bias, seeds, computation, layout, positions)
         # 3. The first token, [CLS], stands for the whole sequence: the pooler reads it.
         first_state = states[-1][:, 0]
         if positions is not None:

@@ -202,13 +202,13 @@ class Encoder(NamedLayer):
 
     def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
              computation: Computation = Computation(), layout: Layout = PADDED,
-             positions=None, layers_are_read: bool = True):
+             positions=None):
         """Maps embeddings [B, S, E] and an attention bias [B, 1, 1, S] or [B, 1, S, S]
         to the outputs of all pairs of blocks, a list of tensors [B, S, H].
 
         The list has inner_group_num tensors for each of the L layers, or of
-        computation.passes layers. With positions int [B, Q] the last one is [B, Q, H].
-        Unless `layers_are_read`, it may have the last one alone.
+        computation.passes layers, or the last alone (Computation.recompute). With
+        positions int [B, Q] the last one is [B, Q, H].
         """
         # 1. Project from width E to H: the second half of the factorized embeddings.
         hidden = self.enter(embedding_output, layout)
@@ -220,10 +220,9 @@ class Encoder(NamedLayer):
             for layer in range(computation.passes or self.config.num_hidden_layers)
             for inner in range(self.config.inner_group_num)]
         runs = LayerRuns(layers, computation, attention_bias, seeds, layout)
-        if not layers_are_read:
-            # Where TPUs gain by it, this runs all layers but the last, which then is
-            # the only one that is left.
-            hidden, layers = runs.in_a_loop(hidden, layers)
+        # Where TPUs gain by it, this runs all layers but the last, which then is the
+        # only one that is left.
+        hidden, layers = runs.in_a_loop(hidden, layers)
         # 3. Run layer after layer, in ALBERT the same one each time. The last one
         #    computes only the positions that are read.
         outputs = []

@@ -77,6 +77,7 @@ class Head:
     fixed_width: ClassVar[bool] = False  # whether `width` is always the same
     reads: ClassVar[str] = "pooled_output"  # or "sequence_output", of the encoder
     positions: ClassVar[str] = ""  # the feature with what positions it reads; "": all
+    reads_padding: ClassVar[bool] = False  # whether hidden states at padding matter
     reads_also: ClassVar[tuple[Input, ...]] = ()  # the features besides INPUTS
     has_labels: ClassVar[bool] = False  # whether checkpoints name its outputs' labels
     rank: ClassVar[int] = 2  # of its features in training and in exports
@@ -95,11 +96,6 @@ class Head:
     def inputs(self) -> tuple[str, ...]:
         """The features that prediction needs."""
         return (*INPUTS, *(each.name for each in self.reads_also if each.served))
-
-    @property
-    def reads_padding(self) -> bool:
-        """True if outputs at padding matter."""
-        return False
 
     def shapes(self, config: AlbertConfig) -> Shapes:
         """Returns the names and shapes of its variables in a checkpoint."""

@@ -22,7 +22,7 @@ BESIDE = frozenset((
 
 
 def checked(features: Any, config: AlbertConfig) -> dict[str, Any]:
-    """Returns a model's features by the names that it reads.
+    """Returns a model's features by the names that it reads, with all of INPUTS.
 
     Raises InputError for unknown or missing inputs, for wrong shapes, and for values
     out of range, if they are known before the graph runs.
@@ -44,6 +44,10 @@ def checked(features: Any, config: AlbertConfig) -> dict[str, Any]:
             raise InputError(f"a model has no input '{key}', or the same input is given "
                              f"twice; it reads {', '.join((*limits, *ALSO_CALLED))}.")
         inputs[name] = _numbers(name, value, limits[name]) if name in limits else value
+    # Inputs that are left out mean: no padding, and one segment.
+    for name, like in (("input_mask", tf.ones_like), ("segment_ids", tf.zeros_like)):
+        if name not in inputs:
+            inputs[name] = like(inputs["input_ids"])
     # The inputs with a number for each token.
     shapes = {name: tf.TensorShape(inputs[name].shape) for name in (
         *INPUTS, *(each.name for each in of_heads if each.size is None))

@@ -17,7 +17,7 @@ from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.head import INPUTS, Head
 from albert_tf.modeling.kernels.packing import PADDED
 from albert_tf.modeling.kernels.plain import sizes
-from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
+from albert_tf.modeling.kernels.random import DropoutSeeds
 
 # Folded into the step's seed for the head's dropout. The encoder folds in 0, 1, 2 ...
 # and never reaches this number.
@@ -62,15 +62,12 @@ class AlbertWithHeads(ConfiguredModel):
             self.bert.pooler.trainable = False
 
     def get_config(self):
-        return {**super().get_config(), "heads": [
-            {"name": name, **dataclasses.asdict(head)}
-            for name, head in self.heads.items()]}
+        return {**super().get_config(), "heads": {
+            name: dataclasses.asdict(head) for name, head in self.heads.items()}}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        heads = [Head.kinds[values["name"]](**{
-            name: value for name, value in values.items() if name != "name"})
-                 for values in config["heads"]]
+        heads = [Head.kinds[name](**values) for name, values in config["heads"].items()]
         return cls(AlbertConfig.from_dict(config["config"]), heads)
 
     def call(self, features: Mapping[str, tf.Tensor], training: bool = False,
@@ -94,32 +91,28 @@ class AlbertWithHeads(ConfiguredModel):
           [B, C, S, H] and [B, C, H].
         """
         head = head or self.head
-        seed = given_or_drawn(seed) if training else None
         # 1. Flatten examples with several sequences, [B, C, S], to rows [B·C, S].
-        ids = tf.convert_to_tensor(features["input_ids"])
-        has_choices = ids.shape.rank == 3
-        features = {**features, "input_ids": ids}
+        has_choices = tf.TensorShape(features["input_ids"].shape).rank == 3
         if has_choices:
-            _, choices, length = sizes(ids)
-            features = {name: tf.reshape(features[name], [-1, length])
-                        for name in INPUTS if features.get(name) is not None}
+            _, choices, length = sizes(features["input_ids"])
+            features = {name: tf.reshape(features[name], [-1, length]) for name in INPUTS}
             if seed is not None:
                 # It holds the number of a part's first row, which counts sequences here.
+                seed = tf.convert_to_tensor(seed)
                 seed *= tf.stack([1, 1, choices])[:seed.shape[0]]
         # 2. Run the encoder. Heads always compute in float32, whatever type it uses.
-        positions = None
-        if head and head.positions:
-            positions = features[head.positions]
-        elif head and head.reads == "pooled_output":
+        computation = computation or Computation()
+        if head is None or head.reads_padding:
+            computation = dataclasses.replace(computation, skip_padding=False)
+        positions = features.get(head.positions) if head else None
+        if head and head.reads == "pooled_output":
             positions = features["input_ids"][:, :0]
-        encoded = self.bert(
-            features, training=training, seed=seed, computation=computation,
-            positions=positions, padding_is_read=head is None or head.reads_padding,
-            layers_are_read=head is None)
+        encoded = self.bert(features, training=training, seed=seed,
+                            computation=computation, positions=positions)
         encoded |= {"sequence_output": tf.cast(encoded["sequence_output"], tf.float32),
                     "word_embeddings": self.bert.embeddings.word_embeddings}
         # 3. Compute the outputs of the head, or of all at the positions that they read.
-        dropout = DropoutSeeds(seed, _HEAD_SEED)
+        dropout = DropoutSeeds(seed, training, _HEAD_SEED)
         outputs = {name: encoded[name] for name in ("sequence_output", "pooled_output")
                    if name in encoded and not head}
         for each in (head,) if head else self.heads.values():

@@ -59,7 +59,5 @@ class AlbertForPreTraining(ConfiguredModel):
         """Returns the encoder's outputs, as `AlbertModel.call` does. Its last layer
         computes only the masked positions and the first one, since nothing else is
         read."""
-        return self.bert(
-            features, training=training, seed=seed, padding_is_read=False,
-            layers_are_read=False, positions=features.get("masked_lm_positions"),
-            computation=computation)
+        return self.bert(features, training=training, seed=seed, computation=computation,
+                         positions=features.get("masked_lm_positions"))

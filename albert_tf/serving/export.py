@@ -65,8 +65,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
         if head is not None:
             return dict(head.served(
                 model.call(features, computation=computation, head=head)))
-        found = getattr(model, "bert", model)(
-            features, padding_is_read=False, computation=computation)
+        found = getattr(model, "bert", model)(features, computation=computation)
         return vectors.of(found["sequence_output"], found.get("pooled_output"),
                           features["input_mask"], sentence)
 

@@ -34,9 +34,10 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.masking.in_training import DynamicMasking
-from albert_tf.modeling.albert import attention_bias, filled_in
+from albert_tf.modeling.albert import attention_bias
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
+from albert_tf.modeling.head import INPUTS
+from albert_tf.modeling.kernels.random import DropoutSeeds
 from albert_tf.modeling.layers import NamedLayer, kernel_initializer
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.modeling.pretraining import AlbertForPreTraining
@@ -112,9 +113,9 @@ class AlbertForPermutation(AlbertForPreTraining):
     def encoded(self, features, training, seed, computation):
         """Returns the encoder's outputs; `sequence_output` are the query rows, and
         `pooled_output` is that of the content stream."""
-        input_ids, mask, segment_ids = filled_in(features)
-        order, positions = (tf.cast(features[name], tf.int32)
-                            for name in ("order", "masked_lm_positions"))
+        input_ids, mask, segment_ids, order, positions = (
+            tf.cast(features[name], tf.int32)
+            for name in (*INPUTS, "order", "masked_lm_positions"))
         places = tf.gather(order, positions, batch_dims=1)
         is_used = places > 0  # [B, P]
         # 1. Look up the tokens' vectors, and what a query knows: segment and position.
@@ -122,7 +123,7 @@ class AlbertForPermutation(AlbertForPreTraining):
         queries = self.query.vector + tables.segments(
             tf.gather(segment_ids, positions, batch_dims=1)) + tf.gather(
                 tables.position_embeddings, positions)
-        seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
+        seeds = DropoutSeeds(seed, training)
         embedded = tables.finish(
             tf.concat([tables.sums(input_ids, segment_ids), queries], axis=1), seeds)
         # 2. Run both streams through the layers. The last one computes the queries, and
@@ -131,8 +132,7 @@ class AlbertForPermutation(AlbertForPreTraining):
         query_rows = input_ids.shape[1] + tf.range(positions.shape[1])
         return self.bert.encode(
             embedded, rows, attention_bias(streams_mask(order, places, mask)), seeds,
-            computation or Computation(), tf.where(is_used, query_rows, 0),
-            padding_is_read=False, layers_are_read=False)
+            computation or Computation(), tf.where(is_used, query_rows, 0))
 
 
 # ---- metrics ---------------------------------------------------------------

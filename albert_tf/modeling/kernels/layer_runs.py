@@ -55,8 +55,10 @@ class Computation:
         Training in float16 needs loss scaling, and overflows if a product of query and
         key exceeds 65504.
       recompute: whether the backward pass computes each layer again instead of keeping
-        its intermediate results, which saves memory.
-      skip_padding: whether layers may skip padding. XLA cannot compile this.
+        its intermediate results, which saves memory. On TPUs `encoder_outputs` then has
+        the last layer alone if all share their blocks.
+      skip_padding: whether layers skip padding, at which `encoder_outputs` then have no
+        meaning. XLA cannot compile this.
       passes: how many layers to run, from the first; None for all. If all layers share
         their blocks, the depth can differ from step to step.
       constants: scope of a block → its weights, cast to `dtype` in advance for serving.

@@ -107,14 +107,6 @@ def _keep(seed: tf.Tensor, first_row: tf.Tensor, shape, rate: float) -> tf.Tenso
     return tf.reshape(numbers[:, :units], shape) >= threshold
 
 
-def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
-    """Returns `seed` as a tensor, or a new random seed if it is None."""
-    if seed is not None:
-        return tf.convert_to_tensor(seed, tf.int32)
-    return tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
-                             dtype=tf.int32)
-
-
 def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Returns `tensor`, but not before `other`, a tensor of floats, exists.
 
@@ -127,17 +119,21 @@ def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 
 class DropoutSeeds:
-    """Gives each dropout of a forward pass its own seed.
+    """Gives each dropout of a forward pass its own seed; without `training`, none drops.
 
     `seed` is int32 [2]; for a part of a batch int32 [3], whose last value is the index of
-    the part's first row in the batch. None turns dropout off. A different `purpose`, a
+    the part's first row in the batch. None draws a new one. A different `purpose`, a
     number, gets different random numbers from one seed.
     """
 
-    def __init__(self, seed: Optional[tf.Tensor], purpose: Optional[int] = None):
+    def __init__(self, seed: Optional[tf.Tensor], training: bool = True,
+                 purpose: Optional[int] = None):
         self._seed = None
         self.next_draw = 0  # index of the next dropout in the forward pass
-        if seed is not None:
+        if training:
+            if seed is None:
+                seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+            seed = tf.convert_to_tensor(seed, tf.int32)
             self._first_row = seed[2] if seed.shape[0] == 3 else tf.constant(0)
             seed = seed[:2] if purpose is None else tf.random.fold_in(seed[:2], purpose)
             self._seed = _not_negative(seed)

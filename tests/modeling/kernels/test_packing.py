@@ -9,7 +9,9 @@ import tensorflow as tf
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.heads import MASKED_LM
 from albert_tf.modeling.kernels import fast as fused, packing, random
+from albert_tf.modeling.models import AlbertWithHeads
 from albert_tf.training import loop
 from albert_tf.training.batches import Batches
 from albert_tf.training.options import RunOptions, StepOptions
@@ -74,8 +76,7 @@ def outputs_and_gradients(model, features=None, positions=None, read=None,
                 # What it is of padding nobody reads.
                 found["sequence_output"] = tf.where(real, found["sequence_output"], 0)
             return found
-        found = model(features, positions=positions,
-                      padding_is_read=read is not None or positions is not None, **how)
+        found = model(features, positions=positions, **how)
         rows = found["sequence_output"]
         if read is not None:
             rows = packing.PADDED.at(rows, tf.constant(read))
@@ -179,7 +180,7 @@ def test_layers_compute_pieces_alone(fast):
 
     layout = Recorder(tf.constant(features["input_mask"]))
     bias = tf.zeros([4, 1, 1, LENGTH])
-    model.encoder(tf.zeros([4, LENGTH, 4]), bias, random.DropoutSeeds(None),
+    model.encoder(tf.zeros([4, LENGTH, 4]), bias, random.DropoutSeeds(None, False),
                   layout=layout)
     assert computed == 2 * [[6, 8], [6, 8]]
 
@@ -196,8 +197,8 @@ def test_spans_read_padding_only_where_they_say_so(make):
 
 
 def test_a_model_that_may_read_padding_finds_it_there():
-    """Such as a user's own head, which was written without knowing of this."""
-    model = with_weights(AlbertModel)
+    """Such as that of all heads, among which there may be one that reads it."""
+    model = with_weights(lambda config: AlbertWithHeads(config, [MASKED_LM]))
     expected, found = (
         model(RAGGED, computation=Computation(skip_padding=skip))["sequence_output"]
         for skip in (False, True))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.modeling.albert import AlbertModel
-from albert_tf.modeling.encoder import Computation, Encoder
+from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import random
 from albert_tf.modeling.kernels import fast, packing, plain, tpu
 from albert_tf.modeling.kernels.layer_runs import LayerRuns
@@ -82,20 +82,17 @@ def test_layers_in_a_loop_are_those_one_after_another(
     monkeypatch.setattr(LayerRuns, "in_a_loop", counted)
     ours = run()
     assert loops == [2]
-    call = Encoder.call
-    monkeypatch.setattr(  # The last argument says whether all layers are read.
-        Encoder, "call", lambda self, *args: call(self, *args[:-1], True))
+    monkeypatch.setattr(LayerRuns, "in_a_loop", lambda self, *of: of)
     tolerance = 1e-5 if dtype == "float32" else 3e-2
     test_packing.assert_close(ours, run(), tolerance)
-    assert loops == [2]
 
 
-def test_whoever_reads_layers_gets_them(on_tpu):
+def test_layers_in_a_loop_leave_the_last_alone(on_tpu):
     model = test_packing.with_weights(AlbertModel, num_hidden_layers=4)
-    how = {"computation": Computation(recompute=True)}
-    assert len(model(test_packing.INPUTS, **how)["encoder_outputs"]) == 4
-    assert len(model(test_packing.INPUTS, layers_are_read=False, **how)[
-        "encoder_outputs"]) == 1
+    for recompute, count in ((False, 4), (True, 1)):
+        computation = Computation(recompute=recompute)
+        assert len(model(test_packing.INPUTS, computation=computation)[
+            "encoder_outputs"]) == count
 
 
 def test_a_tpu_has_its_layout(on_tpu):
