@@ -1,7 +1,7 @@
 """Random numbers as a pure function of a key and an index.
 
     keys = keys_of(seed, np.arange(1000))    # one for each of 1000 sequences
-    as_uniform(word(keys, 7))                # number 7 of each in [0, 1), [1000]
+    as_uniform(words(keys, 7))               # number 7 of each in [0, 1), [1000]
 
 Data creation draws numbers for millions of sequences, in any order and on any number of
 workers, and must create the same records. There is therefore no generator with a state.
@@ -35,29 +35,21 @@ def _mixed(states: np.ndarray) -> np.ndarray:
 def keys_of(*parts: int | np.ndarray) -> np.ndarray:
     """Returns a key for several integers, which depends on their values and order.
 
-    The parts are integers modulo 2^64, or arrays of them. The result is uint64 with the
+    The parts are integers of 64 bits, or arrays of them. The result is uint64 with the
     shape to which they broadcast, [] if all are integers.
     """
     key = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in parts)), np.uint64)
     for part in parts:
-        if isinstance(part, (int, np.integer)):
-            part = np.uint64(int(part) % 2**64)
         with np.errstate(over="ignore"):
             key = _mixed((key ^ np.asarray(part).astype(np.uint64)) + _STEP)
     return key
 
 
-def words(keys: np.ndarray, first: int, count: int) -> np.ndarray:
-    """Returns numbers first ... first + count - 1 of each key: uint64 [..., count]."""
-    keys = np.asarray(keys, np.uint64)
+def words(keys: np.ndarray, index: int | np.ndarray) -> np.ndarray:
+    """Returns number `index`, from 0, of each key: uint64 with the shape to which keys and
+    indices broadcast."""
     with np.errstate(over="ignore"):
-        steps = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _STEP
-        return _mixed(keys[..., None] + steps)
-
-
-def word(keys: np.ndarray, index: int) -> np.ndarray:
-    """Returns number `index` of each key: uint64 [...]."""
-    return words(keys, index, 1)[..., 0]
+        return _mixed(keys + np.asarray(index + 1).astype(np.uint64) * _STEP)
 
 
 def as_uniform(numbers: np.ndarray) -> np.ndarray:
@@ -84,7 +76,6 @@ def ones(keys: np.ndarray, first: int, counts: np.ndarray) -> np.ndarray:
     sizes = -(-counts // 64)
     rows = np.repeat(np.arange(len(keys)), sizes)
     index = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    numbers = _mixed(keys[rows] + (first + 1 + index).astype(np.uint64) * _STEP)
     unused = np.maximum(64 * (index + 1) - counts[rows], 0).astype(np.uint64)
-    return np.bincount(rows, np.bitwise_count(numbers >> unused), len(keys)).astype(
-        np.int64)
+    used = words(keys[rows], first + index) >> unused
+    return np.bincount(rows, np.bitwise_count(used), len(keys)).astype(np.int64)

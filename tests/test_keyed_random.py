@@ -14,15 +14,15 @@ def test_numbers_are_those_of_splitmix64():
         mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) % 2**64
         expected.append(mixed ^ mixed >> 31)
     assert expected[0] == 6457827717110365317  # as published for the seed 1234567
-    assert keyed_random.words(np.uint64(1234567), 0, 5).tolist() == expected
+    assert keyed_random.words(np.uint64(1234567), np.arange(5)).tolist() == expected
 
 
 def test_a_number_depends_on_its_key_and_index_alone():
     keys = keyed_random.keys_of(7, np.arange(5))
-    table = keyed_random.words(keys, 0, 8)
+    table = keyed_random.words(keys[:, None], np.arange(8))
     assert table.shape == (5, 8) and table.dtype == np.uint64
-    np.testing.assert_array_equal(keyed_random.words(keys[3], 2, 4), table[3, 2:6])
-    np.testing.assert_array_equal(keyed_random.word(keys, 6), table[:, 6])
+    np.testing.assert_array_equal(keyed_random.words(keys[3], np.arange(2, 6)), table[3, 2:6])
+    np.testing.assert_array_equal(keyed_random.words(keys, 6), table[:, 6])
 
 
 def test_keys_differ_with_every_part_and_with_the_order():
@@ -39,7 +39,8 @@ def test_ones_among_random_bits():
     counts = np.array([0, 1, 63, 64, 65, 128, 200, 1000, 70_000, 3] * 30)
     for count in np.unique(counts):
         bits = ["".join(f"{int(word):064b}" for word in row) for row in
-                keyed_random.words(keys[counts == count], 4, count // 64 + 1)]
+                keyed_random.words(
+                    keys[counts == count, None], np.arange(4, count // 64 + 5))]
         np.testing.assert_array_equal(
             keyed_random.ones(keys, 4, counts)[counts == count],
             [row[:count].count("1") for row in bits])

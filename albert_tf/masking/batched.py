@@ -85,9 +85,10 @@ def mask_batch(
         permuted = _Positions.of(_NgramChoice(
             words, budget, keys, options, _ROUNDS[1], masking).pieces(), shape)
         # Shuffle the tokens within each row.
-        real = np.arange(permuted.counts.max(initial=0)) < permuted.counts[:, None]
+        place = np.arange(permuted.counts.max(initial=0))
+        real = place < permuted.counts[:, None]
         order, _ = _shuffled_columns(
-            keyed_random.words(keys, _PERMUTATION, real.shape[1]), real)
+            keyed_random.words(keys[:, None], _PERMUTATION + place), real)
         begins = np.cumsum(permuted.counts) - permuted.counts
         shown[permuted.flat] = ids[permuted.flat[begins[permuted.row] + order[real]]]
         predicted = _Positions.of(np.concatenate([masked.flat, permuted.flat]), shape)
@@ -173,7 +174,7 @@ class _NgramChoice:
             rows = np.flatnonzero((self._room > 0) & (self._budget > visit))
             if not len(rows):
                 break
-            numbers = self._numbers(rows, _VISITS + visit, _BLOCK)
+            numbers = self._numbers(rows, _VISITS + visit + np.arange(_BLOCK))
             num_words = self._num_words[rows].astype(np.uint64)[:, None]
             ordinals = ((numbers >> _HALF) * num_words >> _HALF).astype(np.int64)
             self._visit(rows, ordinals, self._sizes_of(numbers))
@@ -192,9 +193,9 @@ class _NgramChoice:
         eligible = (real & (self._free[index + self._gap[rows][:, None]] > 0)
                     & (lengths <= self._room[rows][:, None]))
         order, counts = _shuffled_columns(
-            self._numbers(rows, _ORDER, len(ordinals)), eligible)
+            self._numbers(rows, _ORDER + ordinals), eligible)
         sizes = np.take_along_axis(
-            self._sizes_of(self._numbers(rows, _SIZES, len(ordinals))), order, axis=1)
+            self._sizes_of(self._numbers(rows, _SIZES + ordinals)), order, axis=1)
         # A row that has fewer such words than others visits its first word instead,
         # with an n-gram of no words, so that nothing is chosen.
         sizes[np.arange(order.shape[1]) >= counts[:, None]] = 0
@@ -205,8 +206,8 @@ class _NgramChoice:
             block = np.s_[unfinished, visit:visit + _BLOCK]
             self._visit(rows[unfinished], order[block], sizes[block])
 
-    def _numbers(self, rows: np.ndarray, first: int, count: int) -> np.ndarray:
-        return keyed_random.words(self._keys[rows], self._first_number + first, count)
+    def _numbers(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return keyed_random.words(self._keys[rows, None], self._first_number + index)
 
     def _sizes_of(self, numbers: np.ndarray) -> np.ndarray:
         """Returns n-gram sizes from the low halves of random numbers."""
@@ -300,8 +301,7 @@ class _Positions(NamedTuple):
 def _replacements(ids: np.ndarray, masked: _Positions, keys: np.ndarray, mask_id: int,
                   vocab_size: int) -> np.ndarray:
     """Returns the tokens that replace masked tokens, int32 [M]."""
-    numbers = keyed_random.words(keys, _REPLACEMENTS, masked.counts.max(initial=0))[
-        masked.row, masked.slot]
+    numbers = keyed_random.words(keys[masked.row], _REPLACEMENTS + masked.slot)
     kind = numbers >> _HALF
     to_mask, to_same = map(np.uint64, SHOWN_THRESHOLDS)
     drawn = (numbers & _LOW_HALF) * np.uint64(vocab_size) >> _HALF

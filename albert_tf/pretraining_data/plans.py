@@ -101,7 +101,7 @@ def plan_chunks(documents: Documents, copies: range, options: InstanceOptions,
         document, copy = number // len(copies), copies.start + number % len(copies)
         key = keyed_random.keys_of(seed, WALK_KEY, documents.ids[document], copy)
         target = target_lengths(keyed_random.words(
-            keyed_random.keys_of(key, TARGET_KEY), 0, 2), options)
+            keyed_random.keys_of(key, TARGET_KEY)[:, None], np.arange(2)), options)
         walks = _Walks(
             key, document, first_sentence[document],
             first_sentence[document + (1 if pairs else num_documents)], target)
@@ -126,7 +126,7 @@ def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
                 ahead = max(1, min(_STEPS_AHEAD, at_once // active.size))
                 keys = keyed_random.keys_of(
                     walks.key[active][:, None], PLAN_KEY, ordinal + np.arange(ahead))
-                numbers, column = keyed_random.words(keys, 0, 2), 0
+                numbers, column = keyed_random.words(keys[..., None], np.arange(2)), 0
             drawn, column = numbers[:, column], column + 1
         if full_sentences:
             target = target_lengths(drawn, options)
@@ -172,11 +172,11 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
         chunks, length = _Chunks(*(field[kept] for field in chunks)), length[kept]
     key, plans = _plans_of(walks, chunks)
     start, num_sentences = text.start[chunks.begin], chunks.end - chunks.begin
-    split = num_first(keyed_random.word(key, SPLIT), num_sentences)
+    split = num_first(keyed_random.words(key, SPLIT), num_sentences)
     first = text.end[chunks.begin + split - 1] - start
     # Half of the pairs are negative. For sentence order their segments are swapped, so
     # that both kinds have the same topic and words and differ only in coherence.
-    swap = keyed_random.as_uniform(keyed_random.word(key, LABEL)) < 0.5
+    swap = keyed_random.as_uniform(keyed_random.words(key, LABEL)) < 0.5
     other = swap & options.random_next_sentence | (num_sentences == 1)
     swap &= ~other
     plans["start_a"] = np.where(swap, start + first, start)
@@ -189,9 +189,9 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
     rows = np.flatnonzero(other)
     document = walks.document[chunks.walk[rows]]
     plans["start_b"][rows], plans["length_b"][rows] = random_starts(
-        text, other_documents(keyed_random.word(key[rows], DOCUMENT), document,
+        text, other_documents(keyed_random.words(key[rows], DOCUMENT), document,
                               len(text.first_sentence) - 1),
-        keyed_random.word(key[rows], START),
+        keyed_random.words(key[rows], START),
         walks.target[chunks.walk[rows]] - first[rows])
     return _cut_to_size(plans, key, np.full(len(key), options.max_pieces), counts)
 
@@ -203,7 +203,7 @@ def _full_sentences(text: _Text, walks: _Walks, chunks: _Chunks,
     plans["start_a"] = text.start[chunks.begin]
     plans["length_a"] = text.end[chunks.end - 1] - text.start[chunks.begin]
     plans["origin"] = _ONE_SEGMENT
-    room = target_lengths(keyed_random.words(key, 0, 2), options)
+    room = target_lengths(keyed_random.words(key[:, None], np.arange(2)), options)
     return _cut_to_size(plans, key, room, counts)
 
 

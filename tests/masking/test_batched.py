@@ -29,7 +29,7 @@ class Replay:
             self._uniforms.append(uniforms)
 
     def _number(self, index):
-        return int(keyed_random.word(self._key, index))
+        return int(keyed_random.words(self._key, index))
 
     def _visits(self, begin, num_words, budget):
         sizes = {}  # word → number for its n-gram's size, in the order of the visits

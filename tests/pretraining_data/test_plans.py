@@ -128,16 +128,16 @@ class PlannedNumbers:
     def target_length(self, options):
         key = (self.key() if options.sentence_objective == "none"
                else keyed_random.keys_of(self.walk_key, TARGET_KEY))
-        if keyed_random.as_uniform(keyed_random.word(key, 0)) >= options.short_seq_prob:
+        if keyed_random.as_uniform(keyed_random.words(key, 0)) >= options.short_seq_prob:
             return options.max_pieces
         return 2 + self._below(key, 1, options.max_pieces - 1)
 
     @staticmethod
     def _below(key, index, bound):
-        return int(keyed_random.below(keyed_random.word(key, index), bound))
+        return int(keyed_random.below(keyed_random.words(key, index), bound))
 
     def random(self):
-        return float(keyed_random.as_uniform(keyed_random.word(self.key(), 1)))
+        return float(keyed_random.as_uniform(keyed_random.words(self.key(), 1)))
 
     def randint(self, low, high):
         bound = high - low + 1
@@ -175,7 +175,7 @@ def reference(monkeypatch):
     def planned_cut(first, second, max_pieces, numbers):
         kept = truncate(first, second, max_pieces, random.Random(0))
         cut = [len(first) - len(kept[0]), len(second) - len(kept[1])]
-        words = keyed_random.words(numbers.key(), 16, sum(cut) // 64 + 2)
+        words = keyed_random.words(numbers.key(), np.arange(16, sum(cut) // 64 + 18))
         bits = "".join(f"{int(word):064b}" for word in words)
         # A 1 for each piece off the front; a last, half-used word gives its first bits.
         front = bits[:cut[0]].count("1")
