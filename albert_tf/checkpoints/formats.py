@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, folders
@@ -26,7 +26,7 @@ from albert_tf.errors import InputError, reason_of
 from albert_tf.files import StrPath
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-Config = Union[None, AlbertConfig, Mapping[str, Any], str]
+Config = Union[None, AlbertConfig, str]
 # Modules in the order in which they are tried, each with patterns of file names. A
 # folder is of the format if it has a file for each pattern.
 _FOLDERS = (
@@ -61,9 +61,7 @@ _PIPELINES = {"classification": "text-classification",
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
-    """Returns the config for itself, its values, its file, or a published name."""
-    if isinstance(given, Mapping):
-        return AlbertConfig.from_dict(given)
+    """Returns the config for itself, its file, or a published name."""
     if given is None or isinstance(given, AlbertConfig):
         return given
     name = str(given)

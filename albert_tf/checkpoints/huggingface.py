@@ -64,12 +64,6 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
             **({"huggingface": others} if others else {})}
 
 
-def _classes(values: Mapping[str, Any]) -> list[Any]:
-    """Returns the names of the architectures in a config.json."""
-    return values["architectures"] if isinstance(
-        values.get("architectures"), list) else []
-
-
 # ---- names -----------------------------------------------------------------
 
 # Patterns for parts of our names → theirs, applied in this order.
@@ -125,16 +119,14 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     path = os.path.join(folder, CONFIG)
     values = text_files.read_object(path)
     source, stored = read_weights(folder)
-    # Very old files name the parts of a LayerNorm as the original does.
-    stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
-              for name, tensor in stored.items()}
     # Wrappers, such as DataParallel and torch.compile, put a name before all others.
     while len({name.partition(".")[0] for name in stored}) == 1 and all(
             "." in name and not name.startswith(_PREFIX) for name in stored):
         stored = {name.partition(".")[2]: tensor for name, tensor in stored.items()}
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
     config = config or AlbertConfig.from_json_file(path)
-    root = next((head for head in ROOT_HEADS if _CLASSES[head] in _classes(values)),
+    classes = str(values.get("architectures"))
+    root = next((head for head in ROOT_HEADS if _CLASSES[head] in classes),
                 "classification" if f"{prefix}pooler.weight" in stored else
                 "token_classification")
     config, heads = with_heads(config, stored, root, lambda ours: name_of(ours, prefix))
@@ -296,7 +288,7 @@ def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[A
                      path: str) -> dict[str, int]:
     """Returns the head whose `outputs` (name → shape) an ONNX graph computes → its width;
     {} if it computes hidden states. `values` are those of config.json."""
-    classes, shape = _classes(values), outputs.get("logits") or ()
+    classes, shape = str(values.get("architectures")), outputs.get("logits") or ()
     # A graph may leave the last axis of the logits open.
     width = shape[-1] if shape and isinstance(shape[-1], int) else len(
         values.get("id2label") or ()) or (

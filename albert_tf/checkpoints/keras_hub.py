@@ -101,7 +101,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     stored = tensor_files.read_h5(source)
-    heads, notes = {}, []
+    heads: dict[str, int] = {}
     if files.exists(task):
         kind, values, _ = _description(task, _HEADS)
         stored |= {f"{TASK_WEIGHTS}:{name}": tensor
@@ -110,18 +110,12 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         heads = {_HEADS[kind]: math.prod(bias.shape[:1]) if bias else 1}
         if "masked_lm" in heads:
             config = config.replace(masked_lm_layer_norm_eps=1e-5)
-        activation = values.get("activation") or "linear"
-        if "classification" in heads and activation == "sigmoid":
+        if "classification" in heads and values.get("activation") == "sigmoid":
             settings = {**settings, "problem_type": SEVERAL_LABELS}
-        elif activation != "linear":
-            notes.append(
-                f"the task's activation {activation} is not applied to the outputs")
     check_groups(config, _group, path)
-    checkpoint = matched(
+    return matched(
         NAME, source, config, heads, _rows(config, heads), stored, _DROPPED,
         f"(?!{TASK_WEIGHTS})", settings=settings, **outputs_of(settings, heads, path))
-    checkpoint.report.notes += notes
-    return checkpoint
 
 
 def _description(path: str, kinds: Iterable[str]
@@ -134,10 +128,6 @@ def _description(path: str, kinds: Iterable[str]
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    config, notes = checkpoint.config, checkpoint.report.notes
-    if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
-        notes.append("keras-hub has only one dropout rate, taken from "
-                     "hidden_dropout_prob")
     checkpoint = without_heads(checkpoint, {
         "sentence_order": "keras-hub has no sentence-order head"})
     return as_format(

@@ -51,15 +51,11 @@ class HfTokenizer(FullTokenizer):
             self.rules = self.rules._replace(added=tuple(
                 token for token in self.rules.added if token.content not in contents))
             if strips not in (None, self.strip_accents) or (
-                    lower is False and self.do_lower_case):
+                    lower not in (None, self.do_lower_case)):
                 raise InputError(
                     f"{path}: it {'strips' if self.strip_accents else 'keeps'} accents and "
                     f"{'lower-cases' if self.do_lower_case else 'keeps the case of'} text; "
                     "leave out --strip_accents and --do_lower_case.")
-            if lower and not self.do_lower_case:
-                self._engine.normalizer = normalizers.Sequence([
-                    normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
-                self.do_lower_case = True
         elif self.uses_sentencepiece:
             plain = SentencePieceTokenizer(
                 None, lower, path, strips, self.rules._replace(added=()))
