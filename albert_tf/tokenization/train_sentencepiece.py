@@ -32,11 +32,11 @@ from albert_tf.tokenization.tokenizer import SentencePieceTokenizer, marked, mod
 # would include the symbols after it.
 _CONTROL = ["[CLS]", "[SEP]", "[MASK]"]
 _SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
-# Maximum numbers of characters in a word and in a line. The trainer's time grows with
-# the square of text without blanks, and of text that a line repeats.
-_LONGEST_WORD, _LONGEST_LINE = 1 << 12, 1 << 14
-_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
-_PART = re.compile(rf"\S.{{,{_LONGEST_LINE}}}(?!\S)")
+# Maximum number of characters in a line, which is cut between words if it is longer. The
+# trainer's time grows with the square of text without blanks, and of text that a line
+# repeats.
+_LONGEST = 1 << 12
+_PART = re.compile(rf"\S.{{,{_LONGEST - 1}}}(?!\S)|\S{{{_LONGEST}}}")
 T = TypeVar("T")
 
 
@@ -150,12 +150,10 @@ def sentences(lines: Iterable[str], options: Options, counts: collections.Counte
         # NUL would end a sentence inside the trainer.
         text = preprocess_text(line.replace("\0", " "), options.do_lower_case,
                                strip_accents=options.strip_accents)
-        if len(text) > _LONGEST_WORD:
-            text = _LONG_WORD.sub(r"\g<0> ", text).rstrip()
         if text:
             counts["sentences"] += 1
             counts["characters"] += len(text)
-            yield from [text] if len(text) <= _LONGEST_LINE else _PART.findall(text)
+            yield from [text] if len(text) <= _LONGEST else _PART.findall(text)
 
 
 def vocab_lines(model: bytes) -> bytes:
