@@ -169,16 +169,12 @@ class AlbertConfig:
         """True if a dense layer projects the embeddings from width E to H."""
         return self.project_embeddings or self.embedding_size != self.hidden_size
 
-    def attention_index(self, layer: int) -> int:
-        """Returns the index of the attention parameters that a layer uses: its group if
-        they are shared, else the layer itself."""
-        shared = self.parameter_sharing in ("all", "attention")
-        return self.group_of_layer(layer) if shared else layer
-
-    def ffn_index(self, layer: int) -> int:
-        """Returns the index of the feed-forward parameters of a layer, likewise."""
-        shared = self.parameter_sharing in ("all", "ffn")
-        return self.group_of_layer(layer) if shared else layer
+    def block_indices(self, kind: str) -> list[int]:
+        """Returns the index of the block of a kind, "attention" or "ffn", that each layer
+        uses: its group if the layers share this kind, else the layer itself."""
+        shared = self.parameter_sharing in ("all", kind)
+        return [self.group_of_layer(layer) if shared else layer
+                for layer in range(self.num_hidden_layers)]
 
 
 def refuse(values: Mapping[str, Any], where: str, advice: str = "give a different model",

@@ -121,8 +121,8 @@ def test_group_of_layer_is_the_releases():
 def test_what_the_layers_use(sharing, attention, ffn):
     config = AlbertConfig(num_hidden_layers=4, num_hidden_groups=2,
                           parameter_sharing=sharing)
-    assert [config.attention_index(i) for i in range(4)] == attention
-    assert [config.ffn_index(i) for i in range(4)] == ffn
+    assert (config.block_indices("attention"), config.block_indices("ffn")) == (
+        attention, ffn)
 
 
 # ---- other libraries' -------------------------------------------------------

@@ -170,8 +170,8 @@ class FeedForwardBlock(NamedLayer):
 
 class Encoder(NamedLayer):
     """Projects the embeddings from E to H if the config does, then runs the layers
-    (original: `transformer_model`). The config's `attention_index` and `ffn_index` say
-    which blocks a layer uses."""
+    (original: `transformer_model`). The config's `block_indices` says which
+    blocks a layer uses."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__("bert/encoder")
@@ -183,17 +183,12 @@ class Encoder(NamedLayer):
                 f"{self.scope}/embedding_hidden_mapping_in",
                 config.embedding_size, config.hidden_size, kernel_initializer(config))
         # One block for each index that occurs: if all layers share, there is only one.
-        layers = range(config.num_hidden_layers)
-        self.attention = self._blocks(
-            AttentionBlock, {config.attention_index(layer) for layer in layers})
-        self.ffn = self._blocks(
-            FeedForwardBlock, {config.ffn_index(layer) for layer in layers})
-
-    def _blocks(self, block, indices):
-        """Makes the blocks, by "index_inner": Keras tracks string keys only."""
-        return {f"{index}_{inner}": block(self.config, index, inner)
-                for index in sorted(indices)
-                for inner in range(self.config.inner_group_num)}
+        # The keys are "index_inner", because Keras tracks string keys only.
+        self.attention, self.ffn = (
+            {f"{index}_{inner}": block(config, index, inner)
+             for index in sorted({*config.block_indices(kind)})
+             for inner in range(config.inner_group_num)}
+            for kind, block in (("attention", AttentionBlock), ("ffn", FeedForwardBlock)))
 
     @property
     def blocks(self) -> tuple[NamedLayer, ...]:
@@ -214,10 +209,10 @@ class Encoder(NamedLayer):
         hidden = self.enter(embedding_output, layout)
         # 2. List the blocks of each layer. If all layers share, this is the same pair
         #    L times, so its weights are prepared once for all uses.
+        indices = zip(self.config.block_indices("attention"), self.config.block_indices("ffn"))
         layers = [
-            (self.attention[f"{self.config.attention_index(layer)}_{inner}"],
-             self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
-            for layer in range(computation.passes or self.config.num_hidden_layers)
+            (self.attention[f"{attention}_{inner}"], self.ffn[f"{ffn}_{inner}"])
+            for attention, ffn in list(indices)[:computation.passes]
             for inner in range(self.config.inner_group_num)]
         runs = LayerRuns(layers, computation, attention_bias, seeds, layout)
         # Where TPUs gain by it, this runs all layers but the last, which then is the

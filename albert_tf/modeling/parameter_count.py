@@ -32,9 +32,9 @@ def encoder_shapes(config: AlbertConfig) -> Shapes:
         shapes |= dense_shapes(PROJECTION, width, size)
     attention, ffn = (
         [BLOCK.format(index, inner)
-         for index in sorted(set(map(index_of, range(config.num_hidden_layers))))
+         for index in sorted({*config.block_indices(kind)})
          for inner in range(config.inner_group_num)]
-        for index_of in (config.attention_index, config.ffn_index))
+        for kind in ("attention", "ffn"))
     for block in attention:
         for part in ("self/query", "self/key", "self/value", "output/dense"):
             shapes |= dense_shapes(f"{block}attention_1/{part}", size, size)

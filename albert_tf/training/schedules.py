@@ -38,9 +38,8 @@ class Phases:
 
 def not_shared(config: AlbertConfig) -> str:
     """Returns the kind of block that the layers do not share; "" if they share all."""
-    for what, index in (("attention", config.attention_index),
-                        ("feed-forward", config.ffn_index)):
-        if len(set(map(index, range(config.num_hidden_layers)))) > 1:
+    for kind, what in (("attention", "attention"), ("ffn", "feed-forward")):
+        if len({*config.block_indices(kind)}) > 1:
             return what
     return ""
 
