@@ -15,7 +15,7 @@ from typing import Any, Iterable, Mapping
 from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.files import StrPath
-from albert_tf.options import check, option
+from albert_tf.options import check, option, options_of
 
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
@@ -31,11 +31,8 @@ CONFIG_FILE = "albert_config.json"
 SHARING = ("all", "attention", "ffn", "none")
 
 # Sizes must fit into 32-bit indices; each layer, group and block is built.
-_field = functools.partial(option, help="")
-_size = functools.partial(_field, least=1)
-_count = functools.partial(_field, least=1, most=1000)
-_rate = functools.partial(_field, below=1)
-_epsilon = functools.partial(_field, most=1)
+_size = functools.partial(option, least=1)
+_count = functools.partial(option, least=1, most=1000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,25 +57,25 @@ class AlbertConfig:
     num_attention_heads: int = _size(64)  # in a layer; divides H
     intermediate_size: int = _size(16384)  # width of the feed-forward sub-layer
     inner_group_num: int = _count(1)  # pairs of blocks in each layer
-    down_scale_factor: int = _field(1)  # in the released files, but never used
+    down_scale_factor: int = option(1)  # in the released files, but never used
     # Activation of the feed-forward sub-layer and of the masked-LM head, one of
     # ACTIVATIONS. "gelu" is the tanh approximation (Hugging Face's "gelu_new"),
     # "gelu_erf" the exact function (Hugging Face's "gelu").
-    hidden_act: str = _field("gelu", choices=ACTIVATIONS)
-    hidden_dropout_prob: float = _rate(0.0)  # of embeddings and sub-layer outputs
-    attention_probs_dropout_prob: float = _rate(0.0)
+    hidden_act: str = option("gelu", choices=ACTIVATIONS)
+    hidden_dropout_prob: float = option(0.0, below=1)  # of embeddings and sub-layer outputs
+    attention_probs_dropout_prob: float = option(0.0, below=1)
     max_position_embeddings: int = _size(512)  # longest sequence
     type_vocab_size: int = _size(2)  # number of segment ids
     # Standard deviation of the initial weights.
-    initializer_range: float = _field(0.02, least=1e-9, most=10)
+    initializer_range: float = option(0.02, least=1e-9, most=10)
     # The fields below are not in the released files. They are written to JSON only if
     # they differ from their defaults.
-    parameter_sharing: str = _field("all", choices=SHARING)  # one of SHARING
+    parameter_sharing: str = option("all", choices=SHARING)  # one of SHARING
     # Details in which other libraries' models differ, so that ours give their outputs.
-    layer_norm_eps: float = _epsilon(1e-12)
-    masked_lm_layer_norm_eps: float = _epsilon(0.0)  # of that head; 0: layer_norm_eps
-    use_pooler: bool = _field(True)
-    project_embeddings: bool = _field(False)  # project the embeddings even if E = H
+    layer_norm_eps: float = option(1e-12, most=1)
+    masked_lm_layer_norm_eps: float = option(0.0, most=1)  # of that head; 0: layer_norm_eps
+    use_pooler: bool = option(True)
+    project_embeddings: bool = option(False)  # project the embeddings even if E = H
     # Unknown keys of the JSON file, stored so that they can be written back.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -94,14 +91,12 @@ class AlbertConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "AlbertConfig":
         """Makes a config from the keys of a JSON file; unknown keys go to `extra`. A
         Hugging Face config.json is translated: its "gelu" becomes `gelu_erf`, say."""
-        names = {field.name for field in dataclasses.fields(cls)} - {"extra"}
+        names = {each.field for each in options_of(cls)}
         entries = dict(values)
         if "model_type" in entries or "architectures" in entries:
             # Imported only now: the core does not depend on formats.
             entries = importlib.import_module(
                 "albert_tf.checkpoints.huggingface").config_values(entries)
-        elif entries.get("hidden_act") == "gelu_new":
-            entries["hidden_act"] = "gelu"
         # The original writes null for the linear activation.
         if entries.get("hidden_act", "") is None:
             entries["hidden_act"] = "linear"
@@ -132,8 +127,7 @@ class AlbertConfig:
     def replace(self, **changes) -> "AlbertConfig":
         """Returns a copy with some fields changed; strings are converted to the field's
         type."""
-        types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(self)
-                                 if field.name != "extra"}
+        types = {each.field: each.kind for each in options_of(type(self))}
         for name, value in changes.items():
             refuse({"field": name}, "config", "correct its name", field=types)
             # Command-line flags arrive as strings; those that cannot be converted are
@@ -147,9 +141,9 @@ class AlbertConfig:
     def to_dict(self) -> dict[str, Any]:
         """Returns the keys and values of the JSON file."""
         # Fields that the original does not know are written only if they are set.
-        return {field.name: value for field in dataclasses.fields(self)
-                if field.name != "extra" and ((value := getattr(self, field.name))
-                != field.default or field.name not in _NOT_RELEASED)} | dict(self.extra)
+        return {each.field: value for each in options_of(type(self))
+                if (value := getattr(self, each.field)) != each.default
+                or each.field not in _NOT_RELEASED} | dict(self.extra)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"

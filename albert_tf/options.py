@@ -41,7 +41,7 @@ class Option(typing.NamedTuple):
     only_with: str = ""  # or the option is a mistake and refused.
 
 
-def option(default: Any, help: str, *, flag: str = "", **more: Any) -> Any:
+def option(default: Any, help: str = "", *, flag: str = "", **more: Any) -> Any:
     """Returns the field of an option, with `more` fields of Option; the flag has the
     field's name, and whole numbers are from 0 up to MOST, unless others are given."""
     return dataclasses.field(default=default, metadata={
