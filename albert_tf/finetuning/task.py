@@ -17,7 +17,6 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import common, metrics
 from albert_tf.finetuning.common import Outputs
 from albert_tf.finetuning.features import FeatureTable
-from albert_tf.jobs import parallel
 from albert_tf.modeling.head import Head
 from albert_tf.options import option
 from albert_tf.records.spec import FeatureSpec
@@ -66,7 +65,7 @@ class Settings:
         8, "Examples per prediction batch.", least=1, needs="do_predict")
     num_workers: int = option(
         0, "Number of processes that compute features; 0: one per CPU core.",
-        most=parallel.MOST_PROCESSES)
+        most=1024)
     num_seeds: int = option(
         1, "Number of runs, seeded from --random_seed upward, each in its own folder in "
         "--output_dir, as results on small data vary with the seed. seeds.json lists "

@@ -24,8 +24,6 @@ from typing import Any, Callable, Iterable, Iterator
 
 from albert_tf.errors import Interruption
 
-MOST_PROCESSES = 1024
-_HAS_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()  # not Windows
 # The number of items submitted ahead per worker; more results of a slow reader would
 # fill the memory.
 _AHEAD = 4
@@ -77,19 +75,17 @@ class WorkerPool(contextlib.AbstractContextManager):
         self._function, self._num_workers = function, num_workers
         self._threads = ThreadPoolExecutor(num_workers)
         self._own = threading.local()  # `pipe` to the thread's process
-        self._processes: list[tuple[Any, connection.Connection]] = []
+        self._processes: list[Any] = []
         self._ended = False
 
     def __exit__(self, *exception_info) -> None:
-        """Ends the processes; after an error without finishing their items."""
-        self._ended, at_once = True, exception_info[0] is not None
-        self._threads.shutdown(wait=not at_once, cancel_futures=True)
-        for process, _ in self._processes if at_once else ():
-            process.kill()
-        self._threads.shutdown()
-        for process, pipe in self._processes:
-            pipe.close()
-            process.join()
+        """Ends the processes, also in the middle of an item that nobody waits for."""
+        self._ended = True
+        for waits in (False, True):  # A process that is starting comes late.
+            self._threads.shutdown(waits, cancel_futures=True)
+            for process in self._processes:
+                process.kill()
+                process.join()
 
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
         """Yields function(item) for each item in order. Raises the error of the first
@@ -102,40 +98,40 @@ class WorkerPool(contextlib.AbstractContextManager):
         while True:
             for item in itertools.islice(
                     todo, _AHEAD * self._num_workers - len(pending)):
-                pending.append(self._threads.submit(self._ask, item, what))
+                pending.append(self._threads.submit(self._ask, item))
             if not pending:
                 return
-            yield pending.popleft().result()
+            try:
+                result, error = pending.popleft().result()
+            except (EOFError, OSError) as ended:
+                raise Interruption(
+                    f"{what}: a worker process was killed, perhaps for lack of memory; "
+                    "run the same command again, with --num_workers below "
+                    f"{self._num_workers} if memory is short.") from ended
+            if error is not None:
+                raise error
+            yield result
 
-    def _ask(self, item: Any, what: str) -> Any:
-        """Returns a process's result for an item; in the process's thread, where a signal
-        cannot interrupt its start."""
-        try:
-            if not hasattr(self._own, "pipe"):
-                self._own.pipe = self._new_process()
-            if self._ended:  # The other processes have just been killed.
-                raise EOFError
-            self._own.pipe.send(item)
-            result, error = self._own.pipe.recv()
-        except (EOFError, OSError) as ended:
-            raise Interruption(
-                f"{what}: a worker process was killed, perhaps for lack of memory; "
-                "run the same command again, with --num_workers below "
-                f"{self._num_workers} if memory is short.") from ended
-        if error is not None:
-            raise error
-        return result
+    def _ask(self, item: Any) -> tuple[Any, BaseException | None]:
+        """Returns what a process sends for an item; in the process's thread, where a
+        signal cannot interrupt its start."""
+        if not hasattr(self._own, "pipe"):
+            self._own.pipe = self._new_process()
+        if self._ended:  # The other processes have just been killed.
+            raise EOFError
+        self._own.pipe.send(item)
+        return self._own.pipe.recv()
 
     def _new_process(self) -> connection.Connection:
         # fork is not used: a copy of a process with TensorFlow's threads may hang.
-        context: Any = multiprocessing.get_context(
-            "forkserver" if _HAS_FORKSERVER else "spawn")
-        if _HAS_FORKSERVER:
+        context: Any = multiprocessing.get_context("spawn")
+        if "forkserver" in multiprocessing.get_all_start_methods():  # not on Windows
+            from multiprocessing import resource_tracker
+
+            context = multiprocessing.get_context("forkserver")
             # The module is imported once for all workers; that of a partial's function.
             function = getattr(self._function, "func", self._function)
             context.set_forkserver_preload([function.__module__])
-            from multiprocessing import resource_tracker  # not on Windows
-
             # When it is started later, it unblocks Ctrl-C, which is blocked in processes
             # from the beginning.
             resource_tracker.ensure_running()
@@ -145,7 +141,7 @@ class WorkerPool(contextlib.AbstractContextManager):
             there, pickle.dumps(self._function)), daemon=True)
         process.start()
         there.close()  # Else a killed process would not close it.
-        self._processes.append((process, here))
+        self._processes.append(process)
         return here
 
 
@@ -153,8 +149,8 @@ class WorkerPool(contextlib.AbstractContextManager):
 
 
 def _work(pipe: connection.Connection, pickled: bytes) -> None:
-    """Sends (result, None) or (None, error) for each item that comes, until the pool
-    closes the pipe or its process is killed."""
+    """Sends (result, None) or (None, error) for each item that comes, until this process
+    is killed or that of the pool ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     parent: Any = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
