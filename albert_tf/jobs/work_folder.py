@@ -14,7 +14,7 @@ import pathlib
 import shutil
 import socket
 import time
-from typing import Any, BinaryIO, Callable, ContextManager, Iterable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from absl import logging
 
@@ -34,7 +34,7 @@ _SETTINGS = "unfinished"
 
 
 @contextlib.contextmanager
-def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
+def hold(folder: str, flag: str) -> Iterator[None]:
     """Holds the lock of an existing folder, which `flag` names.
 
         with hold("runs/base", "--output_dir"):
@@ -43,14 +43,14 @@ def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
     if fcntl is None or files.is_remote(folder):
         yield
         return
-    path, named = os.path.join(folder, name), f"{flag}={folder}" if flag else folder
+    path = os.path.join(folder, LOCK_FILE)
     with reading(path):
         stream = open(path, "a+", errors="replace")
     with stream:
         stream.seek(0)
         owner = stream.readline(200).strip()
         if owner and not owner.startswith("process "):
-            raise InputError(f"{named}: {path} is not the lock of a run; move it away.")
+            raise InputError(f"{path} is not the lock of a run; move it away.")
         with contextlib.suppress(OSError):  # Some network file systems have no locks.
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,8 +59,8 @@ def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
                     raise BlockingIOError
             except (BlockingIOError, FileNotFoundError) as error:
                 raise InputError(
-                    f"{named}: another run is using this folder ({owner}); wait for it, "
-                    "stop it, or give a different folder.") from error
+                    f"{flag}={folder}: another run is using this folder ({owner}); wait "
+                    "for it, stop it, or give a different folder.") from error
         stream.truncate(0)
         print(f"process {os.getpid()} on {socket.gethostname()}, since "
               f"{time.strftime('%Y-%m-%d %H:%M:%S')}", file=stream, flush=True)
@@ -84,8 +84,7 @@ class WorkFolder:
 
         folder = WorkFolder("data.unfinished")
         with folder.used({"seed": 1}, ["a.txt"]):
-            with folder.write("rows") as stream:
-                stream.write(b"...")
+            files.write(folder.file("rows"), b"...")
             folder.finish("unit-0", {"count": 1}, ["rows"])
     """
 
@@ -103,10 +102,6 @@ class WorkFolder:
     def file(self, name: str) -> str:
         return os.path.join(self.path, f"{_OURS}{name}")
 
-    def write(self, name: str) -> ContextManager[BinaryIO]:
-        """Opens a file that gets its name when the block ends without an error."""
-        return files.atomic_write(self.file(name))
-
     @contextlib.contextmanager
     def used(self, settings: Mapping[str, Any], inputs: Any) -> Iterator[None]:
         """Makes and locks the folder for a run, and removes its files at the end.
@@ -118,22 +113,20 @@ class WorkFolder:
         """
         files.make_directory(self.path)
         try:
-            with hold(self.path, name=f"{_OURS}lock"):
+            with hold(self.path, "--work_dir"):
                 self._begin({"settings": settings, "inputs": inputs})
-                keeps = False
                 try:
                     yield
                 except BaseException as error:
                     units = [*pathlib.Path(self.path).glob(f"{_OURS}*.json")][1:]
-                    keeps = bool(units) and (isinstance(error, Interruption)
-                                             or not isinstance(error, InputError))
-                    raise
-                finally:
-                    if keeps:
+                    if not units or isinstance(error, InputError) and not isinstance(
+                            error, Interruption):
+                        self._clear()
+                    else:
                         logging.info("Finished work is kept in %s. Run the same command "
                                      "again to resume.", self.path)
-                    else:
-                        self._clear()
+                    raise
+                self._clear()
         finally:
             with contextlib.suppress(OSError):  # Something is in it.
                 os.rmdir(self.path)
@@ -156,7 +149,7 @@ class WorkFolder:
 
     def _clear(self) -> None:
         for path in pathlib.Path(self.path).glob(f"{_OURS}*"):
-            if path.is_file() and path.name != f"{_OURS}lock":
+            if path.is_file():
                 path.unlink()
 
     def finish(self, unit: str, info: Mapping[str, Any],
@@ -190,22 +183,21 @@ class WorkFolder:
         for a unit, and JSON values to keep with them, which are returned for each unit;
         `progress` are Progress's arguments."""
         names: list[str] = []
-        infos, done, log = [], 0, None
+        infos, done, log = [], 0, Progress(*progress)
         while unit := list(itertools.islice(inputs, size)):
             name = f"unit-{len(names):06d}"
             names.append(self.file(f"{name}.jsonl"))
+            done += len(unit)
             info = self.finished(name)
-            if info is None:
-                log = log or Progress(*progress, done)
+            if info:
+                log.restart(done)
+            else:
                 lines, values = answer(unit)
                 files.write(names[-1], "".join(f"{line}\n" for line in lines).encode())
                 info = self.finish(name, values, [f"{name}.jsonl"])
-            infos.append(info)
-            done += len(unit)
-            if log:
                 log.update(done)
-        if log:
-            log.report(done)
+            infos.append(info)
+        log.report(done)
         with files.atomic_write(path) as output:
             for name in names:
                 with open(name, "rb") as part:

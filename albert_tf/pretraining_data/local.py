@@ -244,7 +244,7 @@ class Worker:
                                pack.first_code * pack.codes.itemsize], axis=1)
             starts += (starts.nbytes, starts.nbytes + pack.rows.nbytes)
             names.append(f"{name}-{len(names):04d}")
-            with self.folder.write(names[-1]) as stream:
+            with files.atomic_write(self.folder.file(names[-1])) as stream:
                 for array in (starts, pack.rows, pack.codes):
                     stream.write(array.tobytes())
         return self.folder.finish(name, {"made": vars(counts)}, names)
@@ -268,7 +268,7 @@ class Worker:
                 stream.seek(first_code)
                 codes.append(np.frombuffer(
                     stream.read(end_code - first_code), self.encoder.dtype))
-        with self.folder.write(f"{name}.records") as stream:
+        with files.atomic_write(self.folder.file(f"{name}.records")) as stream:
             stream.writelines(self.records(
                 np.concatenate(rows), np.concatenate(codes), counts))
         return self.folder.finish(name, {

@@ -94,7 +94,7 @@ class Splitter:
         name, documents = unit
         if documents:
             dropped: collections.Counter[str] = collections.Counter()
-            with self.folder.write(f"{name}.txt") as stream:
+            with files.atomic_write(self.folder.file(f"{name}.txt")) as stream:
                 for each in documents:
                     sentences = document_sentences(each, self.options, dropped)
                     stream.write(("\n".join(sentences) + "\n\n").encode())

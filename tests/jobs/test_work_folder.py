@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.jobs import work_folder
 from albert_tf.jobs.work_folder import WorkFolder, hold
@@ -21,8 +22,7 @@ def run(path, settings, inputs=(), finished=()):
     folder = WorkFolder(str(path))
     with pytest.raises(Stop), folder.used(settings, list(inputs)):
         found = [unit for unit in finished if folder.finished(unit)]
-        with folder.write("part-1.bytes") as stream:
-            stream.write(b"some bytes")
+        files.write(folder.file("part-1.bytes"), b"some bytes")
         assert folder.finish("part-1", {"count": 3}, ["part-1.bytes"]) == (
             folder.finished("part-1"))
         raise Stop
@@ -68,7 +68,7 @@ def test_files_of_others_stay(tmp_path):
 
 
 @pytest.mark.parametrize("name", [
-    "albert_tf.lock", "albert_tf.unfinished.json.incomplete"])
+    "run.lock", "albert_tf.unfinished.json.incomplete"])
 def test_a_run_killed_in_its_first_moments_is_no_hindrance(name, tmp_path):
     (tmp_path / name).write_text("")
     run(tmp_path, {})
@@ -142,5 +142,6 @@ def test_a_lock_that_its_run_removes_meanwhile_is_not_held(tmp_path, monkeypatch
 @pytest.mark.parametrize("folder, system", [("memory://bucket/run", True), ("", None)])
 def test_stores_and_windows_have_no_lock(folder, system, tmp_path, monkeypatch):
     monkeypatch.setattr(work_folder, "fcntl", system and work_folder.fcntl)
-    with hold(folder or str(tmp_path)), hold(folder or str(tmp_path)):
+    path = folder or str(tmp_path)
+    with hold(path, ""), hold(path, ""):
         assert not list(tmp_path.iterdir())
