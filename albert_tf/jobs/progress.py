@@ -14,29 +14,20 @@ _LINES_OF_RATE = 10
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration in its two largest units: '2 d 3 h', '4 min 10 s'."""
-    seconds = int(round(seconds))
-    for name, size, lower, part in (
-            ("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if seconds >= size:
-            return f"{seconds // size} {name} {seconds % size // part} {lower}"
-    return f"{seconds} s"
+    """Formats a duration for people: '0:04:10', '2 days, 3:00:00'."""
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def amount(num_bytes: float) -> str:
-    """Formats a number of bytes for people: '3.1 GB'."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if num_bytes < 1000 or unit == "TB":
-            break
-        num_bytes /= 1000
-    return f"{_short(num_bytes)} {unit}"
+    """Formats a number of bytes for people: '3,100 MB'."""
+    return f"{_short(num_bytes / 1e6)} MB"
 
 
 class Progress:
     """A counter of finished work that logs a line every few seconds.
 
         progress = Progress("reading", "documents", len(documents))
-        progress.add(1)  # reading: 310 of 1,240 documents (25.0%), 50 s left, ...
+        progress.add(1)  # reading: 310 of 1,240 documents (25.0%), 0:00:50 left, ...
 
     `done` units are done at the start; `contents` is how many other things a unit has, by
     name, whose speed is logged, too.
