@@ -269,19 +269,6 @@ def _missing(where: str, name: str, titles: Iterable[str], advice: str) -> Input
 # ---- Parquet and Arrow -----------------------------------------------------
 
 
-def import_pyarrow(what: str = "Parquet and Arrow files") -> Any:
-    """Imports and returns pyarrow with its parts for files. Raises InputError, which
-    says that `what` needs it, if it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(f"{what} need the package pyarrow; run pip install "
-                         "'albert_tf[parquet]', or pip install pyarrow.") from error
-    return pyarrow
-
-
 def columns_of(path: str) -> dict[str, tuple[str, ...]]:
     """Returns the columns of a Parquet or Arrow file in their order: name → the names of
     its numbers (`ClassLabel` in `datasets`), () without."""
@@ -334,16 +321,19 @@ def _opened(path: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[Any
     """Opens a file: its schema, and a function of columns that yields batches of rows
     with these, or all. What pyarrow cannot read until it is closed is an InputError:
     lengths that ask for more memory than there is, or times that Python does not have."""
-    package, path = import_pyarrow(), os.fspath(path)
+    import pyarrow.ipc
+    import pyarrow.parquet
+
+    path = os.fspath(path)
     with files.open_binary(path) as stream, reading(path, binary=True):
         begin = stream.peek(6)
         if begin.startswith(b"PAR"):
-            file = package.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)
+            file = pyarrow.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)
             yield file.schema_arrow, lambda names: file.iter_batches(_ROWS, columns=names)
         elif begin.startswith(b"ARROW1"):
-            reader = package.ipc.open_file(stream)
+            reader = pyarrow.ipc.open_file(stream)
             yield reader.schema, lambda names: map(
                 reader.get_batch, range(reader.num_record_batches))
         else:
-            reader = package.ipc.open_stream(stream)
+            reader = pyarrow.ipc.open_stream(stream)
             yield reader.schema, lambda names: reader

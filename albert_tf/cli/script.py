@@ -231,7 +231,7 @@ def _explained(error: BaseException) -> BaseException | None:
 _INSTALLED_BY = {
     "'{}[train]'": "tensorflow tf_keras tensorflow_text tensorboard sklearn scipy",
     "'{}[onnx]'": "onnxruntime", "'{}[openvino]'": "openvino",
-    "'{}[serve]'": "aiohttp prometheus_client",
+    "'{}[serve]'": "aiohttp prometheus_client", "'{}[parquet]'": "pyarrow",
     "--no-deps tf-models-official==2.20.0": "official orbit"}
 
 

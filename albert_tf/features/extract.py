@@ -24,7 +24,7 @@ from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.jobs.work_folder import WorkFolder, state_of
 from albert_tf.options import option
-from albert_tf.rows import import_pyarrow, is_empty
+from albert_tf.rows import is_empty
 from albert_tf.text import inputs as text_inputs
 from albert_tf.text.inputs import Input
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
@@ -158,7 +158,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
         raise InputError(f"--output_file={output_file}: the format is not known; end "
                          "the name in .jsonl, .npz or .parquet.")
     if output_file.endswith(".parquet"):
-        import_pyarrow("Parquet files")
+        import pyarrow.parquet  # noqa: F401  (Before the work.)
     files.check_new(output_file, "--output_file")
     folder = None if is_stream or not output_file.endswith(".jsonl") else (
         WorkFolder.beside(output_file, work_dir))
@@ -215,7 +215,8 @@ def _write(path: str, rows: Iterable[Row]) -> None:
         if path.endswith(".npz"):
             np.savez(stream, **columns)
             return
-        pyarrow = import_pyarrow("Parquet files")
+        import pyarrow.parquet
+
         offsets = np.append(0, np.cumsum(columns.pop("piece_counts", 0))).astype(np.int32)
         for name, values in columns.items():
             array = pyarrow.array(values.reshape(-1))

@@ -217,10 +217,13 @@ sys.meta_path.insert(0, Blocked())
      "install --no-deps tf-models-official==2."),
     ("export_model", "--model={data}/model --export_dir={data}/new --noexport_text",
      "tensorflow tf_keras", "this needs tensorflow, which is not installed; run pip "
-     "install '.[train]'")])
+     "install '.[train]'"),
+    ("prepare_corpus", "--input_file={data}/x.parquet --output_file={data}/new", "pyarrow",
+     "this needs pyarrow, which is not installed; run pip install '.[parquet]'")])
 def test_a_package_that_is_not_installed_is_named_with_its_command(
         script, words, blocked, sentence, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BLOCKED)
+    (tmp_path / "x.parquet").touch()
     stored(tmp_path / "model", AlbertConfig(
         vocab_size=30, embedding_size=4, hidden_size=8, num_hidden_layers=1,
         num_attention_heads=2, intermediate_size=8), {})
