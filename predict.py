@@ -165,8 +165,7 @@ def _answer_file(path: str) -> None:
         **dataclasses.asdict(ask), **cli_flags.columns({})}
     if FLAGS.engine in ("openvino", "onnxruntime"):
         settings["engine"] = FLAGS.engine
-    state = work_folder.state_of([FLAGS.input_file, *cli_flags.model_files()])
-    with folder.used(settings, state):
+    with folder.used(settings, [FLAGS.input_file, *cli_flags.model_files()]):
         model, read = _load()
         from albert_tf.serving import answer_file
 

@@ -33,7 +33,7 @@ from albert_tf.cli.define import check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
-from albert_tf.jobs.work_folder import WorkFolder, state_of
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.options import given
 from albert_tf.text import languages, prepare, readers
 
@@ -110,13 +110,12 @@ def main(argv):
         workers = 1
     folder = WorkFolder.beside(FLAGS.output_file, FLAGS.work_dir)
     # What the sentences depend on.
-    settings = {**vars(layout), "version": 1, **{
+    settings = {**vars(layout), "version": 1, "input_file": [*sources], **{
         name: getattr(options, name) for name in (
             "language", "min_sentence_chars", "max_sentence_chars")}}
-    state = [list(sources.items()), state_of(inputs)]
     splitter, summary = prepare.Splitter(options, folder), prepare.Summary()
     started = time.time()
-    with folder.used(settings, state), contextlib.ExitStack() as stack:
+    with folder.used(settings, inputs), contextlib.ExitStack() as stack:
         training, heldout = (path and stack.enter_context(files.atomic_write(path))
                              for path in (FLAGS.output_file, FLAGS.heldout_file))
         pool = stack.enter_context(

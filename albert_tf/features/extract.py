@@ -22,7 +22,7 @@ from albert_tf.checkpoints.sentence_transformers import (
     EMBEDDING, PIECES, POOLED, POOLING)
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
-from albert_tf.jobs.work_folder import WorkFolder, state_of
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.options import option
 from albert_tf.rows import is_empty
 from albert_tf.text import inputs as text_inputs
@@ -178,7 +178,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
             **dataclasses.asdict(options), "model": model, "unit_texts": unit_texts,
             "version": _VERSION, **columns,
             "do_lower_case": vocabulary and vocabulary.do_lower_case}
-        with folder.used(settings, state_of([*input_files, *checkpoint.files()])):
+        with folder.used(settings, [*input_files, *checkpoint.files()]):
             features = load(model, options, vocabulary)
             folder.write_lines(
                 output_file, read(), unit_texts,

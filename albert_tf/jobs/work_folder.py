@@ -71,12 +71,6 @@ def hold(folder: str, flag: str) -> Iterator[None]:
                 os.remove(path)
 
 
-def state_of(paths: Iterable[str]) -> list[list]:
-    """Returns the state of files, which shows changes, for `inputs` of a WorkFolder."""
-    return [[path, *((files.size(path), os.stat(path).st_mtime_ns)
-                     if not files.is_remote(path) else ())] for path in paths]
-
-
 @dataclasses.dataclass(frozen=True)
 class WorkFolder:
     """Units of work in a local folder. A unit's JSON file, which is written last, holds
@@ -103,18 +97,19 @@ class WorkFolder:
         return os.path.join(self.path, f"{_OURS}{name}")
 
     @contextlib.contextmanager
-    def used(self, settings: Mapping[str, Any], inputs: Any) -> Iterator[None]:
+    def used(self, settings: Mapping[str, Any], inputs: Iterable[str]) -> Iterator[None]:
         """Makes and locks the folder for a run, and removes its files at the end.
 
-        An unfinished run with the same `settings` and `inputs`, which are JSON values,
-        is resumed; other settings raise InputError; the work on other inputs is removed.
+        An unfinished run with the same `settings`, which are JSON values, on the same
+        files `inputs` is resumed; other settings raise InputError; the work on files that
+        are different or have changed is removed.
         After an error the work is kept if a unit is finished, but not after an
         InputError that is no Interruption: then inputs or settings will change.
         """
         files.make_directory(self.path)
         try:
             with hold(self.path, "--work_dir"):
-                self._begin({"settings": settings, "inputs": inputs})
+                self._begin(settings, inputs)
                 try:
                     yield
                 except BaseException as error:
@@ -131,8 +126,10 @@ class WorkFolder:
             with contextlib.suppress(OSError):  # Something is in it.
                 os.rmdir(self.path)
 
-    def _begin(self, now: dict[str, Any]) -> None:
-        now = json.loads(json.dumps(now))
+    def _begin(self, settings: Mapping[str, Any], inputs: Iterable[str]) -> None:
+        now = json.loads(json.dumps({"settings": settings, "inputs": [
+            [path, *((files.size(path), os.stat(path).st_mtime_ns)
+                     if not files.is_remote(path) else ())] for path in inputs]}))
         before = self.known(_SETTINGS) or now
         for name in sorted({*before["settings"], *now["settings"]}):
             old, new = (each["settings"].get(name) for each in (before, now))

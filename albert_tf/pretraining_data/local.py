@@ -26,7 +26,7 @@ import numpy as np
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
-from albert_tf.jobs.work_folder import WorkFolder, state_of
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.masking.batched import mask_batch
 from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
@@ -331,7 +331,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
                  "vocabulary": vocabulary_of(tokenizer.vocabulary_path)["sha256"],
                  "do_lower_case": tokenizer.do_lower_case, **tokenizer.keeps}
     few = sum(span.num_bytes for span in spans) < sizes.few_bytes
-    with folder.used(settings, state_of(options.input_files)):
+    with folder.used(settings, options.input_files):
         estimate(options, encoder, spans, folder.path)
         with parallel.WorkerPool(
                 worker, 1 if few else num_workers or parallel.num_cores()) as pool:

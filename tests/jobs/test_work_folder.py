@@ -20,7 +20,7 @@ class Stop(Exception):
 def run(path, settings, inputs=(), finished=()):
     """Starts a run, which stops after one unit; returns those that it met, finished."""
     folder = WorkFolder(str(path))
-    with pytest.raises(Stop), folder.used(settings, list(inputs)):
+    with pytest.raises(Stop), folder.used(settings, inputs):
         found = [unit for unit in finished if folder.finished(unit)]
         files.write(folder.file("part-1.bytes"), b"some bytes")
         assert folder.finish("part-1", {"count": 3}, ["part-1.bytes"]) == (
@@ -58,12 +58,12 @@ def test_files_of_others_stay(tmp_path):
     (work / "albert_tf.models").mkdir(parents=True)
     (work / "notes.txt").write_text("mine")
     folder = WorkFolder(str(work))
-    for text in ("a.txt", "b.txt"):
+    for text in ("s3://a.txt", "s3://b.txt"):
         run(work, {"seed": 1}, [text])
-    with folder.used({"seed": 1}, ["b.txt"]):
+    with folder.used({"seed": 1}, ["s3://b.txt"]):
         assert folder.finished("part-1")
         with pytest.raises(InputError, match="another run is using"):
-            run(work, {"seed": 1}, ["b.txt"])
+            run(work, {"seed": 1}, ["s3://b.txt"])
     assert sorted(os.listdir(work)) == ["albert_tf.models", "notes.txt"]
 
 
@@ -78,10 +78,12 @@ def test_a_run_killed_in_its_first_moments_is_no_hindrance(name, tmp_path):
     ({"ngram": 2}, 10, True), ({"ngram": 3}, 11, False)],
     ids=["unknown settings", "other text"])
 def test_units_of_another_run_are_removed(settings, size, damaged, tmp_path):
-    run(tmp_path, {"ngram": 3}, [["a.txt", 10]])
+    (text := tmp_path / "a.txt").write_bytes(bytes(10))
+    run(tmp_path, {"ngram": 3}, [str(text)])
     if damaged:
         (tmp_path / "albert_tf.unfinished.json").write_text("{")
-    assert not run(tmp_path, settings, [["a.txt", size]], finished=["part-1"])
+    os.truncate(text, size)
+    assert not run(tmp_path, settings, [str(text)], finished=["part-1"])
 
 
 # ---- locks -------------------------------------------------------------------

@@ -27,9 +27,9 @@ def _given(tmp_path):
     return str(path)
 
 
-def write(model, given, output, settings=None, state="1"):
+def write(model, given, output, settings=None, state="s3://1"):
     folder = WorkFolder(f"{output}.unfinished")
-    with folder.used(settings or {}, state):
+    with folder.used(settings or {}, [state]):
         return answer_file.write(
             model, inputs.read(given), str(output), folder, Ask(batch_size=2))
 
@@ -81,7 +81,7 @@ def test_other_inputs_are_answered_from_the_start(model, given, tmp_path):
     with pytest.raises(InputError, match="unfinished run with top_k=5, but this run"):
         write(model, given, output, {"top_k": 3})
     with computed(model) as inputs_of_units:
-        write(model, given, output, {"top_k": 5}, state="2")
+        write(model, given, output, {"top_k": 5}, state="s3://2")
     assert sum(inputs_of_units) == 60
 
 
