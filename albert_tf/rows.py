@@ -53,11 +53,6 @@ def kind_of(path: str, default: str = "") -> str:
     return kind
 
 
-def is_row_file(path: str) -> bool:
-    """Returns whether the name of a file is that of a Parquet or Arrow file."""
-    return os.fspath(path).lower().endswith(_ROW_FILES)
-
-
 def check_sentences(paths: Iterable[str]) -> None:
     """Raises InputError for a file in --input_file that does not have one sentence per
     line: JSON or rows, by its name, or lines that carriage returns alone end."""
@@ -193,8 +188,6 @@ def _objects(path: str, lines: Lines, kind: str, names: Sequence[str], cleaned: 
 def _table(path: str, lines: Lines, kind: str, names: Sequence[str] | None,
            optional: Sequence[str], delimiter: str | None, header: bool, ragged: bool,
            advice: str) -> Iterator[tuple[int, Row | InputError]]:
-    if delimiter is not None and len(delimiter) != 1:
-        raise InputError(f"--delimiter={delimiter!r} is not a single character.")
     places = None
     for number, cells in _csv(path, lines, delimiter or ",") if kind == "csv" else (
             (number, line.split(delimiter or "\t")) for number, line in lines):
@@ -221,15 +214,16 @@ def _table(path: str, lines: Lines, kind: str, names: Sequence[str] | None,
 def _csv(path: str, lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of a row's first line, and its cells."""
     csv.field_size_limit(_LONGEST_CELL)
-    # Blanks before a cell, and so before its quote, are no part of it.
-    reader, number = csv.reader(
-        (f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True,
-        skipinitialspace=delimiter != " "), 1
+    number = 1
     try:
+        # Blanks before a cell, and so before its quote, are no part of it.
+        reader = csv.reader(
+            (f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True,
+            skipinitialspace=delimiter != " ")
         for cells in reader:
             yield number, cells
             number = reader.line_num + 1
-    except csv.Error as error:
+    except (csv.Error, TypeError) as error:  # TypeError: the delimiter is no character.
         raise InputError(
             f"{path}, line {number}: not valid CSV ({error}); close each quote that opens "
             "a cell, and double each one inside a cell. If another character separates "

@@ -95,7 +95,7 @@ HEADER = "text\tlabel\n"
     ("x.csv", "text,label\ra,yes\rb,no", {}, "line 1: carriage returns alone"),
     ("x.csv", b"PK\3\4" + bytes(99), {}, "line 1: .*spreadsheet"),
     ("x.xlsx", "PK", {}, "CSV in UTF-8"), ("x.txt", "a", {}, "extension"),
-    ("x.csv", "text\n", dict(delimiter="::"), "--delimiter='::'"),
+    ("x.csv", "text\n", dict(delimiter="::"), "1-character.*--delimiter"),
     ("x.tsv", "a\tyes\n", dict(header=False), "'text'"),
     ("x.tsv", HEADER, dict(optional=["0"]), "'text' and '0' are the same column"),
     ("x.tsv.gz", gzip.compress(HEADER.encode(), mtime=0)[:-9], {}, "x.tsv.gz"),

@@ -52,7 +52,7 @@ def check_labelled(examples: Iterable) -> None:
 
 def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
     """Returns one sentence on the lines that are `what`, or () if there are none."""
-    line = "row" if rows.is_row_file(path) else "line"
+    line = "row" if rows.kind_of(path, "text") == "parquet" else "line"
     return (f"{path}: {len(numbers)} {line}(s) {what} ({line} "
             f"{some(map(str, numbers), 10)}).",) * bool(numbers)
 

@@ -199,7 +199,7 @@ def _collected(data: OwnData) -> Sequence[str]:
                          "model's outputs.")
     shards, column = files.expand_patterns(data.train_file, "--train_file"), (
         data.label_column or "")
-    for path in filter(rows.is_row_file, shards):
+    for path in (path for path in shards if rows.kind_of(path) == "parquet"):
         # The schema may name the labels.
         classes = rows.columns_of(path)
         classes = {**dict(zip(map(str, range(len(classes))), classes.values())), **classes}

@@ -33,7 +33,7 @@ from albert_tf.finetuning.common import ExampleSet, as_json, check_labelled, cut
 from albert_tf.finetuning.task import LabelledTask
 from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
-from albert_tf.rows import is_row_file, number_of, rows, typed
+from albert_tf.rows import kind_of, number_of, rows, typed
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, check_length, pad_inputs)
@@ -239,7 +239,7 @@ def _row_files(data_dir: str, split: str) -> list[str]:
                   if re.match(rf"{name}\b", file)] + [
             os.path.join(folder, file) for file in files.names_in(folder)
             if not file.startswith((".", "cache-"))]
-    return [path for path in paths if is_row_file(path)]
+    return [path for path in paths if kind_of(path, "text") == "parquet"]
 
 
 def _of_rows(paths: Sequence[str]) -> Iterator[_Passage]:

@@ -15,7 +15,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
-from albert_tf.rows import is_row_file, rows, typed
+from albert_tf.rows import kind_of, rows, typed
 
 
 class SquadExample(NamedTuple):
@@ -59,7 +59,7 @@ def read_questions(path: str) -> list[SquadExample]:
     """Reads a file in SQuAD's JSON, or of rows: JSON lines, Parquet or Arrow. Lines are
     told by the first one, an object without SQuAD's key "paragraphs" (quotation marks
     in a text are escaped)."""
-    first = "" if is_row_file(path) else next((
+    first = "" if kind_of(path, "jsonl") == "parquet" else next((
         line.strip() for _, line in text_files.read_lines(path) if line.strip()), "{")
     if not first or first.startswith("{") and first.endswith("}") and (
             '"context"' in first and '"paragraphs"' not in first):
@@ -79,7 +79,7 @@ def _of_rows(path: str) -> list[SquadExample]:
     questions = []
     for where, row in rows(
             path, ("id", "question", "context"), ("answers", "is_impossible"),
-            kind="" if is_row_file(path) else "jsonl",
+            kind=kind_of(path, "jsonl"),
             advice="questions need id, question, context and, to train, answers"):
         if isinstance(answers := row.get("answers"), dict):
             typed(answers, f"{where}, answers", text=[str], answer_start=list)

@@ -20,7 +20,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, parse
 from albert_tf.options import option
 from albert_tf.rows import (
-    columns_of, is_empty, is_row_file, kind_of, number_of, rows, typed)
+    columns_of, is_empty, kind_of, number_of, rows, typed)
 from albert_tf.tokenization import cleaning
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
@@ -56,7 +56,7 @@ class Sentence(NamedTuple):
 
     def where(self, word: int = 0) -> str:
         """Returns file and line or row of a word, for messages."""
-        line = "row" if is_row_file(self.path) else "line"
+        line = "row" if kind_of(self.path, "text") == "parquet" else "line"
         return f"{self.path}, {line} {self.numbers[word]}"
 
 
