@@ -91,14 +91,9 @@ def parse_json(text: str, where: str, advice: str = "", cleaned: bool = False) -
                          ) from error
 
 
-def read_json(path: str, advice: str = "") -> Any:
-    """Reads the value in a JSON file; `advice` is for errors (parse_json)."""
-    return parse_json("\n".join(line for _, line in read_lines(path)), path, advice)
-
-
 def read_object(path: str, advice: str = "") -> dict[str, Any]:
     """Reads the JSON object in a file; `advice` is for errors (parse_json)."""
-    value = read_json(path, advice)
+    value = parse_json("\n".join(line for _, line in read_lines(path)), path, advice)
     if not isinstance(value, dict):
         raise InputError(f"{path}: not a JSON object{advice and '; '}{advice}.")
     return value

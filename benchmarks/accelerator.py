@@ -148,7 +148,7 @@ def main(argv):
     on_cpu = not gpus and not FLAGS.tpu
     if FLAGS.compare_into:
         rows = step_check.compare(*_devices_to_compare(gpus))
-        text_files.write_json(FLAGS.compare_into, rows)
+        text_files.write_json(FLAGS.compare_into, {"steps": rows})
         return
     if on_cpu:
         logging.info("Found no accelerator; running on the CPU with small batches.")
@@ -161,7 +161,7 @@ def main(argv):
         # a TPU before the timing.
         subprocess.run([sys.executable, "-m", "benchmarks.accelerator", *sys.argv[1:],
                         f"--compare_into={path}"], check=True)
-        results["steps"] = text_files.read_json(path)
+        results |= text_files.read_object(path)
     benchmark_flags.write_output(results)  # Before the timing, which may run out of memory.
     if FLAGS.tpu:
         strategy = distribution.make_strategy(distribution.DeviceOptions(FLAGS.tpu))

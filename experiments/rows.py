@@ -99,7 +99,7 @@ def _text(share: float) -> str:
 
 def _passages() -> str:
     """Writes the passages of SQuAD's and RACE's dev sets as text; returns the paths."""
-    squad = text_files.read_json(os.path.join(FLAGS.data_dir, "squad/dev-v1.1.json"))
+    squad = text_files.read_object(os.path.join(FLAGS.data_dir, "squad/dev-v1.1.json"))
     articles = os.path.join(FLAGS.work_dir, "squad.jsonl")
     files.write(articles, "".join(json.dumps({"article": "\n\n".join(dict.fromkeys(
         paragraph["context"] for paragraph in article["paragraphs"]))}) + "\n"

@@ -8,6 +8,7 @@ pooled into a sentence embedding.
 """
 
 import dataclasses
+import json
 import os
 import re
 from typing import Any, Iterable, Optional, Union
@@ -139,9 +140,9 @@ def described(folder: str, config: AlbertConfig
 def _modules(folder: str) -> list[tuple[str, str]]:
     """Returns the kinds and folders that modules.json lists."""
     path = os.path.join(folder, MODULES)
-    with reading(path, binary=True):
+    with files.open_binary(path) as stream, reading(path, binary=True):
         modules = [(each["type"].rpartition(".")[2], str(each["path"]))
-                   for each in text_files.read_json(path)]
+                   for each in json.load(stream)]
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or (
             {*kinds[2:]} - {"Dense", "Normalize", "Dropout"}) or any(

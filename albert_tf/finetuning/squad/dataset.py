@@ -65,7 +65,7 @@ def read_questions(path: str) -> list[SquadExample]:
             '"context"' in first and '"paragraphs"' not in first):
         questions = _of_rows(path)
     else:
-        questions = [*questions_in(text_files.read_json(
+        questions = [*questions_in(text_files.read_object(
             path, "the file may be incomplete; download it again"), path)]
     if not questions:
         raise InputError(f"{path}: there is no question in the file; give a different "

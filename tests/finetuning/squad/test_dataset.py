@@ -44,8 +44,9 @@ IMPOSSIBLE = content(answers=[], is_impossible=True)
 
 @pytest.mark.parametrize("data, message", [
     (b'{"data": [\n{"paragraphs": [}]}', "line 2"), (b"", "squad.json"),
-    (b'{"data":\n["\xff"]}', "line 2: .*UTF-8"), ([1, 2], "'data'"), ({"data": {}}, "'data'"),
-    ({"data": []}, "no question"), ({"data": [{"paragraphs": []}]}, "no question"),
+    (b'{"data":\n["\xff"]}', "line 2: .*UTF-8"), ([1, 2], "not a JSON object"),
+    ({"data": {}}, "'data'"), ({"data": []}, "no question"),
+    ({"data": [{"paragraphs": []}]}, "no question"),
     ({"data": [{"paragraphs": [{"context": "a", "qas": []}]}, {"title": "b"}]},
      "article 2: 'paragraphs'"),
     (content(context=None), "paragraph 1: 'context'"),
