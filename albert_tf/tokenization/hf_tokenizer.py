@@ -140,11 +140,8 @@ class HfTokenizer(FullTokenizer):
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         encoded = self._engine.encode(text, add_special_tokens=False)
         found = zip(self._tokens(encoded), encoded.ids, encoded.offsets)
-        marks = set() if text.isascii() else {
-            char for char in set(text)
-            if unicodedata.category(char)[0] == "M" and not self.normalized(char)}
-        if not (marks or self.uses_sentencepiece or self.added):
-            return [PieceSpan(piece, i, start, end) for piece, i, (start, end) in found]
+        marks = {char for char in set(text) if unicodedata.category(char)[0] == "M"
+                 and not self.normalized(char)}
         spans, own = [], {token.id for token in self.added}
         behind = 0  # the end of the token before
         for piece, i, (start, end) in found:
