@@ -5,7 +5,7 @@ occur as strings only in this module.
 """
 
 import itertools
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,9 @@ class EncodedLines(NamedTuple):
 class PieceEncoder:
     """Encodes many lines at a time, as `tokenize` and the masking rules do.
 
-        encoder = PieceEncoder(FullTokenizer(spm_model_file="30k-clean.model"))
-        encoder.encode(encoder.prepare(["The cat sat on the mat."])).codes
+        tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
+        lines = tokenizer.prepare_batch(["The cat sat on the mat."])
+        PieceEncoder(tokenizer).encode(lines).codes
 
     `word_start` is the rule by which SentencePiece tokens start a word; WordPiece has
     one. `separator` is the code of [SEP], which ends each document.
@@ -53,11 +54,6 @@ class PieceEncoder:
         self._code_of = np.array([
             *(i * 2 + starts_word[piece] for piece, i in tokenizer.vocab.items()),
             tokenizer.unk_id * 2, tokenizer.unk_id * 2 + 1], self.dtype)
-
-    def prepare(self, lines: Sequence[str]) -> list[str]:
-        """Returns tokenizer.prepare(line).strip() for each line; "" is a blank line, with
-        SentencePiece also one of combining characters alone."""
-        return list(map(str.strip, self.tokenizer.prepare_batch(lines)))
 
     def encode(self, lines: list[str]) -> EncodedLines:
         """Returns the codes of prepared lines. Whether an unknown token starts a word

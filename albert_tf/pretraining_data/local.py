@@ -94,7 +94,7 @@ def slices(paths: Sequence[str], span: Span, encoder: PieceEncoder,
     # Codes, tokens in each line, lines at which documents begin, and their ids.
     held: list[tuple[np.ndarray, np.ndarray, Sequence[int], Sequence[int]]] = []
     num_codes = 0
-    for block in read_span(paths, span, encoder.prepare):
+    for block in read_span(paths, span, encoder.tokenizer.prepare_batch):
         codes, lengths, unknown = encoder.encode(block.lines)
         counts.unknown_pieces += unknown
         first, ids = block.first, block.ids

@@ -35,8 +35,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer
     lines, firsts, known = [], [], {}
 
     for span in spans:
-        for block in read_span(paths, span, lambda texts: list(
-                map(str.strip, tokenizer.prepare_batch(texts)))):
+        for block in read_span(paths, span, tokenizer.prepare_batch):
             firsts += [len(lines) + first for first in block.first]
             lines += [[known.setdefault(piece, piece) for piece in tokens]
                       for tokens in tokenizer.tokenize_batch(block.lines)]

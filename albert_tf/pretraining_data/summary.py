@@ -217,7 +217,8 @@ def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
              folder: str) -> None:
     """Logs how much will be written, from the beginning of the text; warns if the disk of
     `folder` has too little room for it and for unfinished work."""
-    block = next(read_span(options.input_files, spans[0], encoder.prepare), None)
+    block = next(read_span(
+        options.input_files, spans[0], encoder.tokenizer.prepare_batch), None)
     if not block:
         return
     lengths = encoder.encode(block.lines).lengths

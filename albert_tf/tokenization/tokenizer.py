@@ -131,8 +131,8 @@ class FullTokenizer:
         return text
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
-        """Returns [prepare(text) for text in texts], but faster."""
-        return list(texts)
+        """Returns [prepare(text).strip() for text in texts], but faster."""
+        return list(map(str.strip, texts))
 
     def tokenize(self, text: str) -> list[str]:
         """Splits text into tokens; with SentencePiece the text must be prepared."""
@@ -265,8 +265,9 @@ class SentencePieceTokenizer(FullTokenizer):
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
         # Together, with line feeds between them, across which nothing acts.
         lines = [" ".join(text.split()) for text in texts]
-        return preprocess_text("\n".join(lines), self.do_lower_case, False,
-                               self.strip_accents, self.rules).split("\n")[:len(lines)]
+        return list(map(str.strip, preprocess_text(
+            "\n".join(lines), self.do_lower_case, False, self.strip_accents, self.rules
+            ).split("\n")[:len(lines)]))
 
     def tokenize(self, text: str) -> list[str]:
         if not self._told and text != (prepared := self.prepare(text)):

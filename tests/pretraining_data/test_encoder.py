@@ -49,7 +49,7 @@ def expected(encoder, kind, lines):
 
 
 def check(encoder, kind, texts):
-    lines = encoder.prepare(texts)
+    lines = encoder.tokenizer.prepare_batch(texts)
     assert lines == [encoder.tokenizer.prepare(text).strip() for text in texts]
     found, rows = encoder.encode(lines), expected(encoder, kind, lines)
     assert found.codes.dtype == encoder.dtype and found.lengths.dtype == np.uint32
