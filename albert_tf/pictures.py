@@ -1,28 +1,20 @@
 """Draws PNG pictures with Matplotlib, which is imported only when needed."""
 
-import functools
-import importlib.util
-
 from absl import logging
 
 from albert_tf import files
 
 
-@functools.cache
-def possible() -> bool:
-    """Returns whether Matplotlib is installed, and warns once if it is not."""
-    if importlib.util.find_spec("matplotlib"):
-        return True
-    logging.warning("No pictures are drawn, because the package matplotlib is not "
-                    "installed; run pip install matplotlib to have them.")
-    return False
-
-
 def figure(width: float, height: float):
     """Returns an empty figure, which needs no display; its size is in inches with 100
-    dots each."""
-    from matplotlib.figure import Figure
-
+    dots each. Without Matplotlib there is none, and one warning."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        logging.log_first_n(
+            logging.WARNING, "No pictures are drawn, because the package matplotlib is not "
+            "installed; run pip install matplotlib to have them.", 1)
+        return None
     return Figure(figsize=(width, height))
 
 

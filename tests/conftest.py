@@ -4,7 +4,6 @@ of absl and of the environment is put back.
 
 import ctypes
 import gc
-import importlib.util
 import logging
 import os
 import random
@@ -15,7 +14,6 @@ import sys
 import pytest
 from absl import logging as absl_logging
 
-from albert_tf import pictures
 from tests.helpers import ROOT, SHARED
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -70,16 +68,6 @@ def pytest_configure(config):
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 4)
-
-
-@pytest.fixture
-def without_matplotlib(monkeypatch):
-    """As if the package were not installed."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    pictures.possible.cache_clear()
-    yield
-    pictures.possible.cache_clear()
 
 
 def pytest_collection_finish():

@@ -66,9 +66,9 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 def draw(found: Mapping[str, Mapping[str, Any]], path: str) -> None:
     """Draws a panel for the distance and one for the angle; bands show one standard
     deviation over the tokens."""
-    if not pictures.possible():
-        return
     figure = pictures.figure(10, 4)
+    if not figure:
+        return
     for name, label, axes in zip(("l2_distance", "degrees"), (
             "L2 distance", "angle in degrees"), figure.subplots(1, 2)):
         for title, each in found.items():

@@ -178,6 +178,8 @@ def draw_confusions(path: str, title: str, labels: np.ndarray, predictions: np.n
     listed = np.union1d(labels, predictions)
     side = min(3 + 0.32 * len(listed), 25)
     figure = pictures.figure(side + 1, side)
+    if not figure:
+        return
     axes = figure.subplots()
     axes.set_title(f"{title}: {len(labels)} examples")
     ConfusionMatrixDisplay.from_predictions(

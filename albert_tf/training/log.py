@@ -114,11 +114,11 @@ def draw_curves(metrics_path: str, image_path: str) -> None:
     rows = read_metrics(metrics_path)
     names = list(dict.fromkeys(
         name for row in rows for name in row if name not in _NO_METRICS))
-    if not names or not pictures.possible():
-        return
     columns = min(3, len(names))
-    lines = -(-len(names) // columns)
-    figure = pictures.figure(5 * columns, 3.2 * lines)
+    lines = -(-len(names) // 3)
+    figure = names and pictures.figure(5 * columns, 3.2 * lines)
+    if not figure:
+        return
     axes = figure.subplots(lines, columns, squeeze=False)
     for axis, name in zip(axes.flat, names):
         for split, style in (("train", "-"), ("eval", "o-")):

@@ -1,6 +1,7 @@
 """The metrics log and the curves."""
 
 import re
+import sys
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_other_lines_that_are_no_rows_stop(line, tmp_path):
         run_log.read_metrics(log.path)
 
 
-def test_without_matplotlib_there_are_no_curves(tmp_path, without_matplotlib, caplog):
+def test_without_matplotlib_there_are_no_curves(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     log = write_log(tmp_path, [10])
     for _ in range(2):
         run_log.draw_curves(log.path, str(tmp_path / "curves.png"))
