@@ -48,19 +48,18 @@ class Embeddings(NamedLayer):
         self.layer_norm = LayerNorm(
             f"{self.scope}/LayerNorm", width, config.layer_norm_eps)
 
-    def call(self, input_ids, segment_ids, seeds: DropoutSeeds):
-        """int32 [B, S], int32 [B, S] → float [B, S, E]."""
-        return self.finish(self.sums(input_ids, segment_ids), seeds)
-
-    def sums(self, input_ids, segment_ids) -> tf.Tensor:
-        """Adds the three embeddings: int32 [B, S], int32 [B, S] → float [B, S, E]."""
-        length = tf.shape(input_ids)[1]
+    def call(self, input_ids, segment_ids, seeds: DropoutSeeds, more_sums=None):
+        """int32 [B, S], int32 [B, S] → float [B, S, E]. After them come those of
+        `more_sums` float [B, P, E], rows whose embeddings are added already."""
         # Gather from the table as a tensor. If rows were gathered from the variable,
         # TensorFlow would copy it for the masked-LM head and for the optimizer.
         output = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
         # Add which segment each token is in, and its position.
         output += self.segments(segment_ids)
-        return output + self.position_embeddings[:length]
+        output += self.position_embeddings[:tf.shape(input_ids)[1]]
+        if more_sums is not None:
+            output = tf.concat([output, more_sums], axis=1)
+        return seeds.dropout(self.layer_norm(output), self.dropout_prob)
 
     def segments(self, segment_ids) -> tf.Tensor:
         """Looks up the vectors of segments: int32 [B, S] → float [B, S, E]. A model with
@@ -68,10 +67,6 @@ class Embeddings(NamedLayer):
         table = self.token_type_embeddings
         return tf.gather(table, tf.minimum(segment_ids, 0) if table.shape[0] == 1
                          else segment_ids)
-
-    def finish(self, sums: tf.Tensor, seeds: DropoutSeeds) -> tf.Tensor:
-        """Applies LayerNorm and dropout: [B, S, E] → [B, S, E]."""
-        return seeds.dropout(self.layer_norm(sums), self.dropout_prob)
 
 
 def attention_bias(mask: tf.Tensor) -> tf.Tensor:
@@ -89,8 +84,8 @@ class ConfiguredModel(tf_keras.Model):
     """A Keras model made from a config, which Keras can save and load.
 
     `model.save("name.keras")` stores the whole model. A SavedModel written by
-    tf.saved_model.save accepts only the sequence length of the last call; use
-    serving.export for all lengths.
+    tf.saved_model.save needs all of INPUTS, and accepts only the sequence length of the
+    last call; use serving.export for all lengths.
     """
 
     def __init__(self, config: AlbertConfig, name: str, reads_pooler: bool = False):

@@ -53,9 +53,7 @@ def checked(features: Any, config: AlbertConfig) -> dict[str, Any]:
         *INPUTS, *(each.name for each in of_heads if each.size is None))
               if name in inputs}
     shape, most = shapes["input_ids"], config.max_position_embeddings
-    if shape.rank is None:
-        return inputs
-    if shape.rank < 2 or 0 in shape.as_list():
+    if shape.rank is not None and (shape.rank < 2 or 0 in shape.as_list()):
         raise InputError(
             f"input_ids has the shape {shape.as_list()}, but must be [batch, tokens]; "
             "put a single sequence into a list.")

@@ -124,8 +124,7 @@ class AlbertForPermutation(AlbertForPreTraining):
             tf.gather(segment_ids, positions, batch_dims=1)) + tf.gather(
                 tables.position_embeddings, positions)
         seeds = DropoutSeeds(seed, training)
-        embedded = tables.finish(
-            tf.concat([tables.sums(input_ids, segment_ids), queries], axis=1), seeds)
+        embedded = tables(input_ids, segment_ids, seeds, queries)
         # 2. Run both streams through the layers. The last one computes the queries, and
         #    the first token for the pooler; unused slots read the first token, too.
         rows = tf.concat([mask, tf.cast(is_used, mask.dtype)], axis=1)

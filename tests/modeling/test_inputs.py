@@ -7,6 +7,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.head import INPUTS
 
 from tests import models
 
@@ -65,7 +66,7 @@ def test_in_graphs_what_is_known_there_is_refused(model):
 @pytest.mark.parametrize("kind", [AlbertModel, models.spans])
 def test_models_are_saved(tmp_path, kind):
     model = kind(TINY)
-    batch = {"input_ids": tf.constant(IDS), "input_mask": tf.constant(ONES)}
+    batch = dict(zip(INPUTS, map(tf.constant, (IDS, ONES, ZEROS))))
     expected = model(batch)
     tf.saved_model.save(model, str(tmp_path / "saved"))
     again = tf.saved_model.load(str(tmp_path / "saved"))(batch)

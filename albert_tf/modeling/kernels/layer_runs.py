@@ -82,20 +82,17 @@ class LayerRuns:
         self._computation, self._attention_bias = computation, attention_bias
         self._seeds, self._layout = seeds, layout
         self._uses = collections.Counter(block.scope for pair in layers for block in pair)
-        self._weights, self._functions = {}, {}
+        self._weights = {}
+        self._layer = recomputed(self._run) if computation.recompute else self._run
 
     def __call__(self, attention, ffn, hidden: tf.Tensor,
                  positions: Optional[tf.Tensor] = None) -> tf.Tensor:
         """Runs the next layer: [..., H] → [..., H], or [B, Q, H] at `positions`."""
         weights = [next(self._weights_of(block, hidden.dtype))
                    for block in (attention, ffn)]
-        # Layers that share their blocks share one function, which recomputation traces
-        # only once.
-        key = (attention.scope, ffn.scope, positions is None)
-        if key not in self._functions:
-            self._functions[key] = self._function(attention, ffn, positions)
         # A layer gets the index of its first dropout, so that each has its own.
-        hidden = self._functions[key](hidden, self._seeds.next_draw, weights)
+        hidden = self._layer(
+            hidden, self._seeds.next_draw, weights, attention, ffn, positions)
         self._seeds.next_draw += attention.draws + ffn.draws
         return hidden
 
@@ -109,17 +106,14 @@ class LayerRuns:
                 * uses)
         return self._weights[block.scope]
 
-    def _function(self, attention, ffn, positions=None) -> Callable[..., tf.Tensor]:
-        """Returns a pair of blocks as a function: (hidden, index of its first dropout,
-        weights of both blocks) → hidden."""
-        def layer(hidden, first_draw, weights):
-            seeds = self._seeds.after(hidden, first_draw)
-            hidden = attention(hidden, self._attention_bias, seeds, weights[0],
-                               self._layout, positions)
-            return ffn(hidden, seeds, weights[1], self._layout if positions is None
-                       else self._layout.of_positions)
-
-        return recomputed(layer) if self._computation.recompute else layer
+    def _run(self, hidden, first_draw, weights, attention, ffn, positions=None):
+        """Runs a pair of blocks with the weights of both; `first_draw` is the index of
+        its first dropout."""
+        seeds = self._seeds.after(hidden, first_draw)
+        hidden = attention(hidden, self._attention_bias, seeds, weights[0], self._layout,
+                           positions)
+        return ffn(hidden, seeds, weights[1], self._layout if positions is None
+                   else self._layout.of_positions)
 
     def in_a_loop(self, hidden: tf.Tensor, layers: Sequence[tuple]
                   ) -> tuple[tf.Tensor, Sequence[tuple]]:
@@ -136,12 +130,11 @@ class LayerRuns:
         count, pair = len(layers) - 1, layers[0]
         draws = sum(block.draws for block in pair)
         weights = [block.layer_weights() for block in pair]
-        function = self._function(*pair)
 
         def body(number, draw, hidden):
             # Cast within the loop: it sums the gradients of `weights`, in float32.
             cast, = in_copies(weights, hidden.dtype, 1)
-            return number + 1, draw + draws, function(hidden, draw, cast)
+            return number + 1, draw + draws, self._layer(hidden, draw, cast, *pair)
 
         hidden = tf.while_loop(
             lambda number, *_: number < count, body, (0, self._seeds.next_draw, hidden),
@@ -156,16 +149,16 @@ def recomputed(layer: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     activations are kept. It must return the same values each time, and all its large
     activations must depend on `hidden`.
 
-    It is traced once, and once for its gradient, for any number of layers: the graph of
-    24 separate layers would need half a gigabyte and many seconds to build. `layer` is
-    (hidden, number, weights) → hidden; tensors that it captures from outside must be the
-    same for all layers and need no gradient.
+    It is traced once, and once for its gradient, for all layers of the same blocks: the
+    graph of 24 separate layers would need half a gigabyte and many seconds to build.
+    `layer` is (hidden, number, weights, *others) → hidden; `others` and tensors that it
+    captures from outside need no gradient, and the latter must be the same for all layers.
     """
-    def backward(upstream, hidden, number, weights):
+    def backward(upstream, hidden, number, weights, *others):
         late = after(hidden, upstream)
         with tf.GradientTape() as tape:
             tape.watch([late, weights])
-            output = layer(late, number, weights)
+            output = layer(late, number, weights, *others)
         d_hidden, *d_weights = tf.nest.flatten(tape.gradient(
             output, [late, weights], output_gradients=upstream))
         with tf.control_dependencies(d_weights):
@@ -174,12 +167,12 @@ def recomputed(layer: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     forward = tf.function(layer, autograph=False)
     backward = tf.function(backward, autograph=False)
 
-    def run(hidden, number, weights):
+    def run(hidden, number, weights, *others):
         number = tf.convert_to_tensor(number)
         return fast.with_gradient(
             lambda hidden, *tensors: forward(
-                hidden, number, tf.nest.pack_sequence_as(weights, tensors)),
-            lambda upstream: backward(upstream, hidden, number, weights),
+                hidden, number, tf.nest.pack_sequence_as(weights, tensors), *others),
+            lambda upstream: backward(upstream, hidden, number, weights, *others),
             hidden, *tf.nest.flatten(weights))
 
     return run
