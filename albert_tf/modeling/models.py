@@ -92,13 +92,13 @@ class AlbertWithHeads(ConfiguredModel):
         """
         head = head or self.head
         # 1. Flatten examples with several sequences, [B, C, S], to rows [B·C, S].
-        has_choices = tf.TensorShape(features["input_ids"].shape).rank == 3
+        has_choices = len(features["input_ids"].shape) == 3
         if has_choices:
             _, choices, length = sizes(features["input_ids"])
             features = {name: tf.reshape(features[name], [-1, length]) for name in INPUTS}
             if seed is not None:
                 # It holds the number of a part's first row, which counts sequences here.
-                seed = tf.convert_to_tensor(seed)
+                seed = tf.convert_to_tensor(seed, tf.int32)
                 seed *= tf.stack([1, 1, choices])[:seed.shape[0]]
         # 2. Run the encoder. Heads always compute in float32, whatever type it uses.
         computation = computation or Computation()
