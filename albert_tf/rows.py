@@ -73,7 +73,7 @@ def number_of(where: str) -> int:
 def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] = (), *,
          kind: str = "", lines: Lines | None = None, delimiter: str | None = None,
          header: bool = True, ragged: bool = False, keep_wrong: bool = False,
-         cleaned: bool = False, advice: str = "") -> Iterator[tuple[str, Row]]:
+         advice: str = "") -> Iterator[tuple[str, Row]]:
     """Yields ("file, line 2", column → value) for each row of a file, without blank lines.
 
     Cells of CSV and TSV are texts; in TSV, quotation marks are plain text, as in GLUE's
@@ -95,7 +95,6 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
       ragged: whether lines may have other numbers of cells than the first one. Columns
         may then be missing.
       keep_wrong: whether a wrong row is yielded as an InputError instead of raised.
-      cleaned: as in text_files.parse_json.
       advice: what to do if a column is missing.
     """
     kind, what = kind or kind_of(path), "line"
@@ -103,7 +102,7 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
         what, found = "row", enumerate(_parquet(path, names, optional, advice), 1)
     else:
         lines = text_files.read_lines(path, cleaned=False) if lines is None else lines
-        found = _objects(path, lines, kind, names or (), cleaned, advice) if (
+        found = _objects(path, lines, kind, names or (), advice) if (
             kind in ("jsonl", "text")) else _table(
                 path, lines, kind, names, optional, delimiter, header, ragged, advice)
     for number, row in found:
@@ -161,8 +160,8 @@ def is_empty(value: str) -> bool:
 # ---- lines -----------------------------------------------------------------
 
 
-def _objects(path: str, lines: Lines, kind: str, names: Sequence[str], cleaned: bool,
-             advice: str) -> Iterator[tuple[int, Row | tuple | InputError]]:
+def _objects(path: str, lines: Lines, kind: str, names: Sequence[str], advice: str
+             ) -> Iterator[tuple[int, Row | tuple | InputError]]:
     for number, line in lines:
         where, row = f"{path}, line {number}", None
         if kind == "text" and not re.match(OBJECT, line):
@@ -174,7 +173,7 @@ def _objects(path: str, lines: Lines, kind: str, names: Sequence[str], cleaned: 
                 row = text_files.parse_json(line, where, (
                     "the file looks like one array over many lines, but "
                     if line.lstrip().startswith("[") else "")
-                    + "each line must hold one JSON object", cleaned)
+                    + "each line must hold one JSON object")
                 if not isinstance(row, dict):
                     row = InputError(f"{where}: not a JSON object; give one object per line.")
             except InputError as error:

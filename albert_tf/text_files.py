@@ -20,8 +20,6 @@ try:
 except ImportError:  # before Python 3.14
     from backports import zstd
 
-# NUL and half a surrogate pair, which are in no text, in JSON that json.dumps wrote.
-_NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 _READERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 COMPRESSED = tuple(_READERS)
 
@@ -70,18 +68,15 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
             on_bytes(stream.tell() - reported)
 
 
-def parse_json(text: str, where: str, advice: str = "", cleaned: bool = False) -> Any:
-    """Parses JSON text. Raises InputError, with `advice` on what to do, if it is not JSON,
-    or, unless the text is `cleaned` later, if it has an escape for NUL or half a surrogate
-    pair."""
+def parse_json(text: str, where: str, advice: str = "") -> Any:
+    """Parses JSON text, in which half a surrogate pair becomes NUL, as it is no character
+    either. Raises InputError, with `advice` on what to do, if it is not JSON."""
     try:
         value = json.loads(text)
         # An escape that is part of a pair is none in the JSON that dumps writes.
-        if "\\u" in text and not cleaned and _NO_CHARACTER.search(
-                json.dumps(value, ensure_ascii=False)):
-            raise ValueError("an escape for NUL or half of a surrogate pair, which is no "
-                             "character")
-        return value
+        valid, found = re.subn("[\ud800-\udfff]", r"\\u0000", json.dumps(
+            value, ensure_ascii=False) if "\\u" in text else "")
+        return json.loads(valid) if found else value
     except (RecursionError, ValueError) as error:
         reason = str(error)
         if isinstance(error, json.JSONDecodeError):

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.rows import columns_of, kind_of, number_of, rows, text, typed
 from tests import row_tables
@@ -83,7 +84,6 @@ HEADER = "text\tlabel\n"
     ("x.json", '[\n{"text": "a", "label": "x"}\n]', {}, "line 1: .*array"),
     ("x.jsonl", '["a", "yes"]', {}, "line 1: .*object"),
     ("x.jsonl", '{"sentence": "a", "label": "x"}', {}, "line 1: .*'text'.*'sentence'"),
-    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', {}, "line 1: .*surrogate"),
     # What is no table as it was named.
     ("x.csv", "text;label\na;yes\n", {}, "give --delimiter"),
     ("x.csv", '"text";"label"\n"a";"yes"\n', {}, "give --delimiter"),
@@ -136,6 +136,8 @@ def test_a_text_is_not_empty():
             text({**ROW, "format": "\ufeff\u2060 \ufe0f"}, "x, row 1", column)
     with pytest.raises(InputError, match="x: 'a' is missing"):
         typed(["a"], "x", a=str)
+    with pytest.raises(InputError, match=r"x: 'a' is 'b\\x00'; it must be a text"):
+        text(text_files.parse_json(r'{"a": "b\ud83d"}', "x"), "x", "a")
 
 
 # --- Parquet and Arrow

@@ -138,8 +138,8 @@ def named(given: Any, fields: Sequence[Field]) -> Mapping[str, Any]:
     for name, several, optional in fields:
         value = given.get(name)
         texts = value if several else [value, ""]
-        if not (value is None and optional or isinstance(texts, (list, tuple))
-                and texts[1:] and all(isinstance(text, str) for text in texts)):
+        if not (value is None and optional or isinstance(texts, (list, tuple)) and texts[1:]
+                and all(isinstance(text, str) and "\0" not in text for text in texts)):
             wanted = "a list of two or more texts" if several else "a text"
             found = "missing" if value is None else f"{value!r:.40}, not {wanted}"
             raise InputError(

@@ -22,12 +22,11 @@ from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
 
 # Characters to remove: control characters, byte-order marks, zero-width spaces, soft
-# hyphens, direction marks, unassigned "non-characters" and half surrogate pairs (which
-# JSON can hold). The joiners U+200C and U+200D are kept, because Persian and Indian
-# languages spell words with them.
+# hyphens, direction marks and unassigned "non-characters". The joiners U+200C and U+200D
+# are kept, because Persian and Indian languages spell words with them.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f"
-    "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]")
+    "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff]")
 
 # Marks that occur in pairs, and apostrophes except those inside a word.
 _PAIRED_MARKS = re.compile(

@@ -84,8 +84,8 @@ def read_documents(
         else:
             field, advice = layout.json_field, (
                 "choose the field with --json_field, or give another --input_format")
-            for where, row in rows.rows(path, [field], kind=kind, lines=lines, cleaned=True,
-                                        advice=advice):
+            for where, row in rows.rows(
+                    path, [field], kind=kind, lines=lines, advice=advice):
                 if not isinstance(row[field], str):
                     raise InputError(f"{where}: no text in '{field}'; {advice}.")
                 yield Document(paragraphs_of(row[field].split("\n"), layout.line_breaks))

@@ -133,7 +133,7 @@ WRONG = [
     ({"instances": [["a", "b"]]}, 400, "input 1: it is a list"),
     ({"inputs": {"text": ["a", "b"], "text_pair": ["c"]}}, 400, "equally many"),
     ({"instances": ["a"], "signature_name": "order"}, 400, "no head .* 'order'"),
-    ({"instances": ["\ud800"]}, 400, "surrogate"),
+    ({"instances": ["\ud800"]}, 400, r"'text' is '.x00', not a text"),
     *(({"instances": ["a"], "signature_name": name}, 400, "task=.*: give text")
       for name in (None, 1, ["embed"], {"embed": 1})),
     (b'{"instances": [%s]}' % (b"9" * 5000), 400, "digits"), (b"", 400, "not JSON"),
