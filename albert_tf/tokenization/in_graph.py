@@ -38,12 +38,10 @@ class Table:
     """An int32 value for each key below a size; equal pages are stored once."""
 
     def __init__(self, values: np.ndarray):
-        pages = np.pad(values.astype(np.int32), (0, -len(values) % _PAGE))
-        numbers: dict[bytes, int] = {}
-        self._page = np.array([
-            numbers.setdefault(page.tobytes(), len(numbers))
-            for page in pages.reshape(-1, _PAGE)], np.int32)
-        self._pages = np.frombuffer(b"".join(numbers), np.int32)
+        pages = np.pad(values, (0, -len(values) % _PAGE)).reshape(-1, _PAGE)
+        pages, numbers = np.unique(pages, axis=0, return_inverse=True)
+        self._pages, self._page = (
+            part.ravel().astype(np.int32) for part in (pages, numbers))
 
     def __call__(self, keys: tf.Tensor) -> tf.Tensor:
         return tf.gather(
