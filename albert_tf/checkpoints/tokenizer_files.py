@@ -196,11 +196,10 @@ def fitted(checkpoint: Checkpoint, tokenizer: FullTokenizer) -> Checkpoint:
 
 def copy_sentencepiece(tokenizer: FullTokenizer, path: str) -> None:
     """Copies a SentencePiece model without added tokens to `path`."""
-    if tokenizer.added:
+    if isinstance(tokenizer, HfTokenizer):
         raise InputError(
-            f"{tokenizer.vocabulary_path}: this format cannot hold added tokens such as "
-            f"{tokenizer.added[0].content!r:.40}; give another one, such as hf.")
-    load(tokenizer.vocabulary_path)  # Raises InputError if it is none.
+            f"{tokenizer.vocabulary_path}: this format cannot hold a tokenizer.json or added "
+            "tokens; give another one, such as hf.")
     files.copy(tokenizer.vocabulary_path, path)
 
 

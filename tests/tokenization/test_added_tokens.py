@@ -93,7 +93,7 @@ def test_beside_a_sentencepiece_model(files, tmp_path):
     for folder in copies(tmp_path):
         assert os.path.exists(f"{folder}/spiece.model")
         assert loaded(folder).encode("A[E1]Q(q") == found.encode("A[E1]Q(q")
-    with pytest.raises(InputError, match=r"hold added tokens such as '\[E1\]'"):
+    with pytest.raises(InputError, match="cannot hold a tokenizer.json or added tokens"):
         tokenizer_files.copy_sentencepiece(
             tokenizer_files.find(str(tmp_path)), str(tmp_path / "copy"))
     with pytest.raises(InputError, match=r"beside it add q\).* 34 word embeddings"):
