@@ -405,9 +405,8 @@ def check_folder(path: str, what: str) -> None:
     if is_remote(path):
         make_directory(path)
         probe = os.path.join(path, ".writable")
-        with _system(path) as (system, _):
-            system.open(probe, "wb").close()
-            system.rm(probe, recursive=False)
+        open_binary(probe, "wb").close()
+        remove(probe)  # Also if another worker has.
         return
     folder = pathlib.Path(os.path.abspath(expanded(path)))
     place = next(filter(os.path.lexists, (folder, *folder.parents)))
