@@ -298,7 +298,7 @@ def remove(path: str) -> None:
 
 
 @contextlib.contextmanager
-def staged(*paths: str, end: str = INCOMPLETE) -> Iterator[list[str]]:
+def staged(*paths: str, shared: bool = False) -> Iterator[list[str]]:
     """Yields temporary names for files or folders, which are renamed at the end, in the
     order of `paths`.
 
@@ -306,9 +306,10 @@ def staged(*paths: str, end: str = INCOMPLETE) -> Iterator[list[str]]:
             ...  # write both
 
     If the block raises, existing files at `paths` are unchanged. If a path is a link, the
-    file that it leads to is replaced. Processes that write the same output at the same
-    time must give different ends of temporary names.
+    file that it leads to is replaced. If several processes may write the same output at
+    the same time, it is `shared`: each has temporary names of its own.
     """
+    end = INCOMPLETE + f"-{os.urandom(4).hex()}" * shared
     paths = tuple(map(target_of, paths))
     temporary = [path + end for path in paths]
     try:
@@ -329,9 +330,9 @@ def staged(*paths: str, end: str = INCOMPLETE) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str) -> Iterator[BinaryIO]:
+def atomic_write(path: str, shared: bool = False) -> Iterator[BinaryIO]:
     """Opens `path` to write bytes; with `staged`, so it is complete or not there."""
-    with staged(path) as (whole,), open_binary(whole, "wb") as stream:
+    with staged(path, shared=shared) as (whole,), open_binary(whole, "wb") as stream:
         yield stream
         if not is_remote(whole) and not stream.closed and not os.path.samestat(
                 os.fstat(stream.fileno()), os.stat(whole)):

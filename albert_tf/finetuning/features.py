@@ -175,9 +175,7 @@ def load_or_create(path: str, spec: FeatureSpec,
     if not table.num_rows:
         raise InputError(f"{path}: there is no example to compute features from; check "
                          "the input.")
-    end = f"{files.INCOMPLETE}-{os.urandom(4).hex()}"
-    with files.staged(path, end=end) as [staged], files.open_binary(
-            staged, "wb") as stream:
+    with files.atomic_write(path, shared=True) as stream:
         # TensorFlow's files of a store have no position, and do not count bytes.
         np.savez(types.SimpleNamespace(
             read=None, flush=stream.flush,

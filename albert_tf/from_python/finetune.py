@@ -166,9 +166,7 @@ def _write(split: str, lines: bytes, path: str, fixed: bool) -> None:
         raise InputError(
             f"{split} has other rows than the run in --output_dir, which would only be "
             "continued; choose a different --output_dir, or give resume=True.")
-    # The workers of a cluster write the same file.
-    with files.staged(path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (
-            staged,), files.open_binary(staged, "wb") as stream:
+    with files.atomic_write(path, shared=True) as stream:  # by the workers of a cluster
         stream.write(lines)
 
 
