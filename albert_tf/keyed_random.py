@@ -38,7 +38,7 @@ def keys_of(*parts: int | np.ndarray) -> np.ndarray:
     The parts are integers of 64 bits, or arrays of them. The result is uint64 with the
     shape to which they broadcast, [] if all are integers.
     """
-    key = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in parts)), np.uint64)
+    key = np.uint64(0)
     for part in parts:
         with np.errstate(over="ignore"):
             key = _mixed((key ^ np.asarray(part).astype(np.uint64)) + _STEP)

@@ -59,9 +59,8 @@ def options_of(cls: type) -> list[Option]:
             kind = typing.get_origin(kind) or kind
             options.append(Option(**{
                 "name": field.name, "field": field.name, "kind": kind,
-                "default": field.default, "least": 0, "most": MOST,
-                **({"least": 0.0, "most": 1e38} if kind is float else {}),
-                **field.metadata}))
+                "default": field.default, "least": 0,
+                "most": 1e38 if kind is float else MOST, **field.metadata}))
     return options
 
 
