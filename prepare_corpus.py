@@ -110,7 +110,7 @@ def main(argv):
         workers = 1
     folder = WorkFolder.beside(FLAGS.output_file, FLAGS.work_dir)
     # What the sentences depend on.
-    settings = {**vars(layout), "version": 1, "input_file": [*sources], **{
+    settings = {**vars(layout), "version": 2, "input_file": [*sources], **{
         name: getattr(options, name) for name in (
             "language", "min_sentence_chars", "max_sentence_chars")}}
     splitter, summary = prepare.Splitter(options, folder), prepare.Summary()

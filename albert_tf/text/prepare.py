@@ -98,8 +98,8 @@ class Splitter:
                 for each in documents:
                     sentences = document_sentences(each, self.options, dropped)
                     stream.write(("\n".join(sentences) + "\n\n").encode())
-            self.folder.finish(name, {"dropped": dropped, "documents": [
-                [each.source] for each in documents]}, [f"{name}.txt"])
+            self.folder.finish(name, {"dropped": dropped, "sources": [
+                each.source for each in documents]}, [f"{name}.txt"])
         return name
 
     def units(self, documents: Iterable[Document]
@@ -125,7 +125,7 @@ class Splitter:
             dropped.update(info["dropped"])
             with files.open_binary(self.folder.file(f"{name}.txt")) as stream:
                 texts = stream.read().decode().split("\n\n")
-            yield from zip((source for source, *_ in info["documents"]), texts)
+            yield from zip(info["sources"], texts)
 
 
 def prepare(documents: Iterable[tuple[str, str]], options: Options, training: BinaryIO,
