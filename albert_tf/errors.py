@@ -60,26 +60,25 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def reading(path: str, binary: bool = False) -> Iterator[None]:
-    """Turns what a library says of a file that it cannot read into an InputError. Of a
-    `binary` file that is damaged, a reader may raise any error.
+def reading(path: str) -> Iterator[None]:
+    """Turns the errors of reading a file into an Interruption, if the system raises them,
+    or an InputError: of a file that is damaged, a reader may raise any error.
 
         with reading(path), open(path) as stream:
-            return json.load(stream)  # "a.json: Expecting value: line 1 column 1 ..."
+            return json.load(stream)  # "a.json: the file is damaged, cut short or of ..."
     """
     try:
         yield
     except InputError:
         raise
     except BaseException as error:
-        if not is_of_library(error) and not isinstance(
-                error, Exception if binary else (OSError, EOFError, UnicodeError)):
+        if not isinstance(error, Exception) and not is_of_library(error):
             raise
         reason = reason_of(error).rstrip(".")
-        if binary and not getattr(error, "strerror", None):
-            reason = ("the file is damaged, cut short or of a different kind "
-                      f"({reason}); copy or download it again")
-        raise InputError(f"{path}: {reason}.") from error
+        if getattr(error, "strerror", None):
+            raise Interruption(f"{path}: {reason}.") from error
+        raise InputError(f"{path}: the file is damaged, cut short or of a different kind "
+                         f"({reason}); copy or download it again.") from error
 
 
 def is_of_library(error: BaseException) -> bool:

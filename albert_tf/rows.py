@@ -318,7 +318,7 @@ def _opened(path: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[Any
     import pyarrow.parquet
 
     path = os.fspath(path)
-    with files.open_binary(path) as stream, reading(path, binary=True):
+    with files.open_binary(path) as stream, reading(path):
         begin = stream.peek(6)
         if begin.startswith(b"PAR"):
             file = pyarrow.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)

@@ -51,7 +51,7 @@ def in_file(path: str, shape: Iterable[int], read: Callable[[], np.ndarray],
             dtype: str) -> Tensor:
     """Returns a tensor that `read` reads from a file, bfloat16 numbers as float32."""
     def read_tensor() -> np.ndarray:
-        with reading(path, binary=True):
+        with reading(path):
             array = read()
             return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else (
                 array)
@@ -102,7 +102,7 @@ def read(prefix: str) -> dict[str, Tensor]:
     path = f"{prefix}.index"
     with files.open_binary(path) as stream:
         content = stream.read()
-    with reading(path, binary=True):
+    with reading(path):
         entries = dict(_table(content))
         shards = dict(fields(entries.pop(b""))).get(1, 1)
         size_of = functools.cache(files.size)
@@ -185,7 +185,7 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
     if OBJECT_GRAPH not in tensors:
         return tensors
     content = tensors[OBJECT_GRAPH].read().item()
-    with reading(f"{prefix}.index", binary=True):
+    with reading(f"{prefix}.index"):
         nodes = [[*fields(node)] for number, node in fields(content) if number == 1]
         # An object's children, name → number.
         children = [{child[2].decode(): child.get(1, 0) for child in (

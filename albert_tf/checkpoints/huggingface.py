@@ -154,7 +154,7 @@ def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
         return ()
     if named is None:
         return _numbered(count)
-    with reading(path, binary=True):
+    with reading(path):
         return [named[key] for key in sorted(named, key=int)]
 
 
@@ -171,7 +171,7 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
                  else tensor_files.read_torch)
     if not name.endswith(".index.json"):
         return path, read_file(path)
-    with reading(path, binary=True):
+    with reading(path):
         index = dict(text_files.read_object(path)["weight_map"])
         shards = {shard: read_file(os.path.join(folder, shard))
                   for shard in sorted({*index.values()})}

@@ -123,7 +123,7 @@ def _description(path: str, kinds: Iterable[str]
     """Returns the class of a file's Keras object, its settings, and those of ours."""
     value = text_files.read_object(path)
     refuse({"class_name": value.get("class_name")}, path, class_name=kinds)
-    with reading(path, binary=True):
+    with reading(path):
         return value["class_name"], dict(value["config"]), dict(value.get(SETTINGS, {}))
 
 

@@ -79,7 +79,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     path = os.path.join(folder, _PROMPTS)
     values = settings_in(path)
     name = values.get("default_prompt_name")
-    with reading(path, binary=True):
+    with reading(path):
         if (values.get("prompts") or {}).get(name):
             raise InputError(f"{path}: the default prompt '{name}' is not supported; put "
                              "it before each text, and set default_prompt_name to null.")
@@ -128,7 +128,7 @@ def described(folder: str, config: AlbertConfig
     longest = values.get("max_seq_length") or settings_in(os.path.join(
         where, "tokenizer_config.json")).get("model_max_length")
     if longest is not None:
-        with reading(where, binary=True):
+        with reading(where):
             settings["flags"] = {"max_seq_length": int(
                 min(longest, config.max_position_embeddings))}
     tokenizer = tokenizer_files.find(where)
@@ -140,7 +140,7 @@ def described(folder: str, config: AlbertConfig
 def _modules(folder: str) -> list[tuple[str, str]]:
     """Returns the kinds and folders that modules.json lists."""
     path = os.path.join(folder, MODULES)
-    with files.open_binary(path) as stream, reading(path, binary=True):
+    with files.open_binary(path) as stream, reading(path):
         modules = [(each["type"].rpartition(".")[2], str(each["path"]))
                    for each in json.load(stream)]
     kinds = [kind for kind, _ in modules]

@@ -28,7 +28,7 @@ def read_safetensors(path: str) -> dict[str, Tensor]:
     import safetensors
 
     files.check_local(path)
-    with reading(path, binary=True):
+    with reading(path):
         # Mapped into memory, each page that was read would count as memory in use.
         stream = safetensors.safe_open(path, framework="np", backend="pread")
         slices = {name: stream.get_slice(name) for name in stream.keys()}
@@ -70,7 +70,7 @@ def read_h5(path: str) -> dict[str, Tensor]:
             found[name.replace("_layer_checkpoint_dependencies/", "layers/", 1)] = (
                 Tensor.of(array))
 
-    with reading(path, binary=True), h5py.File(path, "r") as stream:
+    with reading(path), h5py.File(path, "r") as stream:
         stream.visititems(add)
     return found
 
@@ -159,7 +159,7 @@ def read_torch(path: str) -> dict[str, Tensor]:
         with files.open_binary(path) as again, zipfile.ZipFile(again) as archive:
             return archive.read(name)
 
-    with files.open_binary(path) as stream, reading(path, binary=True):
+    with files.open_binary(path) as stream, reading(path):
         if zipfile.is_zipfile(stream):
             name = next(name for name in zipfile.ZipFile(stream).namelist()
                         if os.path.basename(name) == "data.pkl")

@@ -87,7 +87,7 @@ def _count_layers(prefix: str) -> int:
         return [value for message in messages for key, value in bundle.fields(message)
                 if key == number]
 
-    with files.open_binary(path) as stream, reading(path, binary=True):
+    with files.open_binary(path) as stream, reading(path):
         # SavedModel.meta_graphs(2).signature_def(5), a map; its outputs(2) are
         # pooled_output twice, sequence_output, and one for each layer.
         return next((len(values(values([entry], 2), 2)) - 3

@@ -85,7 +85,7 @@ def _added(folder: str) -> list[AddedToken]:
     for name in (_CONFIG, "special_tokens_map.json", "added_tokens.json"):
         path = os.path.join(folder, name)
         content = vocabulary.settings_in(path)
-        with reading(path, binary=True):
+        with reading(path):
             if name == "added_tokens.json":
                 found += [AddedToken(token, int(token_id), special=False)
                           for token, token_id in content.items()]

@@ -72,7 +72,7 @@ def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_settings(task: Mapping[str, Any], path: str) -> None:
     """Raises InputError if settings in the file `path` cannot be used."""
-    with reading(path, binary=True):
+    with reading(path):
         for name, value in {**task.get("flags", {})}.items():
             if (name in _COUNTS and not (type(value) is int and 0 < value < 2**31)) or (
                     name == "label_threshold" and not 0 <= value <= 1):

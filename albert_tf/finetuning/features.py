@@ -167,7 +167,7 @@ def load_or_create(path: str, spec: FeatureSpec,
     """Returns the features in a file; if there is none, computes them with `create`, one
     dict per record, and writes it. Several processes may: the file appears whole."""
     if files.exists(path):
-        with files.open_binary(path) as stream, reading(path, binary=True):
+        with files.open_binary(path) as stream, reading(path):
             table = FeatureTable(spec, dict(np.load(stream)))
         logging.info("Reusing the features of %d records in %s.", table.num_rows, path)
         return table

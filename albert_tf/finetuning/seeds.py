@@ -44,7 +44,7 @@ def train_all(course: Any) -> None:
     folder, known, chosen = settings.run.output_dir, {}, []
     path = os.path.join(folder, SEEDS_FILE)
     if files.exists(path):
-        with reading(path, binary=True):
+        with reading(path):
             known = {run["name"]: run for run in text_files.read_object(path)["runs"]}
     for index in range(settings.num_seeds):
         seed = settings.run.step.random_seed + index

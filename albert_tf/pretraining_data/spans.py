@@ -93,8 +93,9 @@ def read_span(paths: Sequence[str], span: Span,
         limit = (float("inf") if number < span.end_file
                  else span.end if number == span.end_file else 0)
         start = span.start if number == span.first_file else 0
-        for lines, starts in _blocks(
-                paths[number], start, limit, prepare, block_bytes, max_line_bytes):
+        for offset, data in _blocks(
+                paths[number], start, limit, block_bytes, max_line_bytes):
+            lines, starts = _lines(paths[number], offset, data, prepare)
             if not begun and starts[0] >= limit:
                 return
             text, first, ids, ended = [], [], [], False
@@ -116,11 +117,10 @@ def read_span(paths: Sequence[str], span: Span,
                 return
 
 
-def _blocks(path: str, start: int, limit: float,
-            prepare: Callable[[list[str]], list[str]], block_bytes: int,
-            max_line_bytes: int) -> Iterator[tuple[list[str], list[int]]]:
-    """Yields the prepared lines of a text file that begin at byte `start` or later, and
-    the bytes at which they begin, in blocks; none if none is before `limit`."""
+def _blocks(path: str, start: int, limit: float, block_bytes: int, max_line_bytes: int
+            ) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines of a text file that begin at byte `start` or later in blocks, and
+    the byte at which each begins; none if none is before `limit`."""
     with files.open_binary(path) as raw, reading(path):
         stream = text_files.decompressed(path, raw)
         offset, data = 0, b""
@@ -143,12 +143,12 @@ def _blocks(path: str, start: int, limit: float,
                     "per line; split the text, for example with prepare_corpus.py.")
             end = data.rfind(b"\n") + 1
             if end:
-                yield _lines(path, offset, rest + data[:end], prepare)
+                yield offset, rest + data[:end]
                 offset += len(rest) + end
                 rest = b""
             rest += data[end:]
         if rest:
-            yield _lines(path, offset, rest, prepare)
+            yield offset, rest
 
 
 def _lines(path: str, offset: int, data: bytes,

@@ -45,7 +45,7 @@ def read(path: str, given: Optional[FullTokenizer] = None) -> dict[str, Any]:
     is_own = files.exists(own)
     stored = text_files.read_object(own) if is_own else {
         "format": "onnx", "precision": "", "task": "embed", "heads": {}, "threshold": 0}
-    with reading(own, binary=True):
+    with reading(own):
         form, precision, task, heads = (
             stored[name] for name in ("format", "precision", "task", "heads"))
         threshold, engine_of = float(stored["threshold"]), FORMS[form]
@@ -107,7 +107,7 @@ class Engine:
     def __init__(self, path: str, task: str, precision: str):
         self.task, self.path, self._precision = task, path, precision
         files.check_local(path)
-        with reading(path, binary=True), quiet():
+        with reading(path), quiet():
             os.stat(path)
             self._load(path)
 

@@ -181,7 +181,7 @@ def of_corpora(paths: Iterable[str]) -> Optional[Language]:
     """Returns the settings for corpora, of which some have a file; None if none has."""
     found = set()
     for path in filter(files.exists, map(file_of, paths)):
-        with reading(path, binary=True):
+        with reading(path):
             found.add(Language(**text_files.read_object(path)))
     if len(found) < 2:
         return next(iter(found), None)

@@ -68,7 +68,7 @@ class Rules(NamedTuple):
     @classmethod
     def of(cls, changed: Any, path: str) -> "Rules":
         """Returns the rules that `changed` describes; `path` is the file it is from."""
-        with reading(path, binary=True):
+        with reading(path):
             return cls(**{**changed, "added": tuple(
                 map(AddedToken.of, changed.get("added", ())))})
 

@@ -37,7 +37,7 @@ class HfTokenizer(FullTokenizer):
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
         if is_file(path):
             value, self._engine = read_json(path)
-            with reading(path, binary=True):
+            with reading(path):
                 listed = [AddedToken.of({**token})
                           for token in value.get("added_tokens") or ()]
                 model = value["model"]
@@ -181,7 +181,7 @@ def read_json(path: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
     its tokenizer without added tokens. Refuses what would give other sequences than
     [CLS] A [SEP] B [SEP]."""
     value = text_files.read_object(path)
-    with reading(path, binary=True):
+    with reading(path):
         model, step = value["model"], value.get("post_processor")
         engine = tokenizers.Tokenizer.from_str(json.dumps({
             **value, "added_tokens": [], "truncation": None, "padding": None}))

@@ -358,7 +358,7 @@ def model_proto():
 
 def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
     """Loads the model in a .model file; no tokenizer.json can replace it."""
-    with files.open_binary(model_file) as stream, reading(model_file, binary=True):
+    with files.open_binary(model_file) as stream, reading(model_file):
         return sentencepiece.SentencePieceProcessor(model_proto=stream.read() or b"empty")
 
 
