@@ -28,6 +28,7 @@ INCOMPLETE = ".incomplete"
 _STEP = 4 << 20  # bytes to read at a time
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SHARD = re.compile(r"(.*-)\d{5}(-of-(\d{5}).*)")
+_unless_missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
 
 
 # ---- file systems ----------------------------------------------------------
@@ -87,7 +88,8 @@ def _of_tensorflow() -> Any:
     system = types.SimpleNamespace(
         open=open, makedirs=lambda path, exist_ok: gfile.makedirs(path),
         _strip_protocol=str, info=info, cat_file=cat_file,
-        ls=lambda path, detail: [gfile.join(path, name) for name in gfile.listdir(path)],
+        ls=lambda path, detail: [gfile.join(path, name) for name in (
+            gfile.listdir(path) if gfile.isdir(path) else ())],
         # Asking which matches are folders would take a request for each.
         glob=lambda path, detail: {match: {"type": "file"} for match in gfile.glob(path)},
         mv=lambda source, target, recursive: gfile.rename(source, target, overwrite=True),
@@ -135,8 +137,7 @@ def _system(path: str) -> Iterator[tuple[Any, str]]:
 def _info(path: str) -> dict[str, Any]:
     """Returns fsspec's description of a path; empty if it does not exist. (Its method
     `exists` is also False if a store cannot be reached.)"""
-    with _system(path) as (system, path), contextlib.suppress(
-            FileNotFoundError, NotADirectoryError):
+    with _system(path) as (system, path), _unless_missing:
         return system.info(path)
     return {}
 
@@ -191,9 +192,8 @@ def is_folder(path: str) -> bool:
 
 def names_in(folder: str) -> list[str]:
     """Returns the sorted names of entries in a folder; none if it does not exist."""
-    if not is_folder(folder):
-        return []
-    with _system(folder) as (system, folder):
+    paths: list[str] = []
+    with _system(folder) as (system, folder), _unless_missing:
         paths = [path.rstrip("/") for path in system.ls(folder, detail=False)]
     # Some stores hold an object of the folder's own name.
     return sorted(os.path.basename(path) for path in paths
@@ -292,8 +292,7 @@ def copy(source: str, target: str) -> None:
 
 def remove(path: str) -> None:
     """Removes a file, or a folder with its content, if it exists."""
-    with _system(path) as (system, path), contextlib.suppress(
-            FileNotFoundError, NotADirectoryError):
+    with _system(path) as (system, path), _unless_missing:
         system.rm(path, recursive=True)
 
 
