@@ -84,8 +84,7 @@ def write_h5(path: str, tensors: Mapping[str, Tensor]) -> None:
     with h5py.File(content, "w") as stream:
         for name, tensor in tensors.items():
             stream.create_dataset(name, data=tensor.read())
-    with open(path, "wb") as file:
-        file.write(content.getbuffer())
+    files.write(path, content.getvalue())
 
 
 # ---- PyTorch ---------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path):
     least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(InputError, match="File too large"):
             tensor_files.write_h5(
                 str(tmp_path / "a.h5"), {"a": Tensor.of(np.zeros(5000, np.float32))})
     finally:
