@@ -222,7 +222,9 @@ async def test_every_client_gets_its_own_answer_while_others_are_killed(model):
                 doomed.cancel()
 
         await asyncio.gather(killed(), *map(client, range(6)))
-        assert service.batcher.waiting == 0
+        async with asyncio.timeout(20):  # The last killed ones may still be queued.
+            while service.batcher.waiting:
+                await asyncio.sleep(0.01)
         async with session.get("/metrics") as reply:
             batches, sequences = re.findall(
                 r"^albert_(?:batches|sequences)_total (\S+)$", await reply.text(), re.M)
