@@ -163,7 +163,11 @@ def located(path: StrPath) -> str:
         if not any(re.match(
                 r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.(bin|weights\.h5))$", each)
                    for each in names):
-            patterns += ["onnx/model.onnx*", "model.onnx*"]  # with external data
+            # Without weights, one graph is fetched, with its external data.
+            known = _module("huggingface").GRAPH_NAMES.values()
+            patterns += [f"{each}*" for each in (
+                *(f"onnx/{each}" for each in known), *sorted(names))
+                         if each in names and each.endswith(".onnx")][:1]
         return huggingface_hub.snapshot_download(
             name, revision=revision or None, allow_patterns=patterns)
     except Exception as error:  # The package, its requests or the disk may fail.
