@@ -123,8 +123,14 @@ def typed(row: Any, where: str, /, **kinds: Any) -> Row:
         if not _fits(value, kind):
             raise InputError(
                 f"{where}: '{name}' is {'missing' if value is None else repr(value):.40}; "
-                f"it must be {_in_words(kind)}.")
+                f"it must be {_in_words(kind)}{nul_note(value)}.")
     return row
+
+
+def nul_note(value: Any) -> str:
+    """Returns why a value with NUL is no text (text_files.parse_json); "" without."""
+    return "; NUL and half of a surrogate pair are no characters" * (
+        r"\x00" in repr(value))
 
 
 def _fits(value: Any, kind: Any) -> bool:

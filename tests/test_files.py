@@ -11,7 +11,7 @@ import pytest
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
-from albert_tf.errors import InputError, Interruption, reason_of
+from albert_tf.errors import InputError, Interruption, reading, reason_of
 
 
 def names(folder):
@@ -194,3 +194,12 @@ def test_a_second_process_that_writes_the_same_file_is_noticed(tmp_path):
             os.remove(path + files.INCOMPLETE)
             (tmp_path / ("a.txt" + files.INCOMPLETE)).write_bytes(b"half of theirs")
     assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("error, kind, message", [
+    (OSError(errno.EIO, "Input/output error"), Interruption, "a.gz: Input/output error."),
+    (EOFError("too short"), InputError, "a.gz: the file is damaged.*too short")])
+def test_only_an_error_of_the_system_keeps_finished_work(error, kind, message):
+    with pytest.raises(InputError, match=message) as caught, reading("a.gz"):
+        raise error
+    assert type(caught.value) is kind

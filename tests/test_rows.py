@@ -136,7 +136,7 @@ def test_a_text_is_not_empty():
             text({**ROW, "format": "\ufeff\u2060 \ufe0f"}, "x, row 1", column)
     with pytest.raises(InputError, match="x: 'a' is missing"):
         typed(["a"], "x", a=str)
-    with pytest.raises(InputError, match=r"x: 'a' is 'b\\x00'; it must be a text"):
+    with pytest.raises(InputError, match=r"x: 'a' is 'b\\x00'; it must be a text; NUL"):
         text(text_files.parse_json(r'{"a": "b\ud83d"}', "x"), "x", "a")
 
 

@@ -142,6 +142,6 @@ def named(given: Any, fields: Sequence[Field]) -> Mapping[str, Any]:
                 and all(isinstance(text, str) and "\0" not in text for text in texts)):
             wanted = "a list of two or more texts" if several else "a text"
             found = "missing" if value is None else f"{value!r:.40}, not {wanted}"
-            raise InputError(
-                f"'{name}' is {found}; {takes}. In a line, a tab separates them.")
+            raise InputError(f"'{name}' is {found}{rows.nul_note(value)}; {takes}. In a "
+                             "line, a tab separates them.")
     return given

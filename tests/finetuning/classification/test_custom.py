@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import sys
 import types
 
 import numpy as np
@@ -176,7 +177,7 @@ def test_the_best_checkpoint_is_chosen_by_any_metric_of_the_task(
         task.chosen_by(wrong)
 
 
-def test_confusions_are_shown_and_drawn(tmp_path):
+def test_confusions_are_shown_and_drawn(tmp_path, monkeypatch):
     names = ["no", "$yes$", "a label whose name is too long to show"]
     given = np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 1, 2])
     assert metrics.by_class(*given, names).splitlines()[-4:] == [
@@ -190,6 +191,9 @@ def test_confusions_are_shown_and_drawn(tmp_path):
         path = tmp_path / f"{number}.png"
         metrics.draw_confusions(str(path), "title", *ids, labels)
         assert path.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # It is not installed.
+    metrics.draw_confusions(str(tmp_path / "none.png"), "title", *given, names)
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_numbers_that_are_all_equal_are_no_set_to_evaluate_on(tmp_path):
