@@ -203,3 +203,12 @@ def test_only_an_error_of_the_system_keeps_finished_work(error, kind, message):
     with pytest.raises(InputError, match=message) as caught, reading("a.gz"):
         raise error
     assert type(caught.value) is kind
+
+
+def test_several_processes_may_write_an_output_that_they_share(tmp_path):
+    path = str(tmp_path / "a.txt")
+    with files.atomic_write(path, shared=True) as one, files.atomic_write(
+            path, shared=True) as other:
+        one.write(b"the same")
+        other.write(b"the same")
+    assert names(tmp_path) == ["a.txt"] and pathlib.Path(path).read_bytes() == b"the same"
